@@ -422,6 +422,17 @@ def test_no_function_is_bound_to_another_than_the_servers_own(empty_database_url
         assert path == [('"$user", public',)], "the caller's is left as it was"
 
 
+def test_the_log_may_be_dropped_and_restored_beside_the_functions(connection):
+    """No function of ours is bound to the table, so one in its place is read by all of them."""
+    bound = connection.execute(
+        "SELECT d.objid::regprocedure::text FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid "
+        "WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_class'::regclass "
+        "AND d.refobjid = 'message_store.messages'::regclass "
+        "AND p.pronamespace = 'reservation'::regnamespace"
+    ).fetchall()
+    assert bound == []
+
+
 def test_a_function_that_switches_planner_methods_off_switches_jit_off(connection):
     """A plan that cannot avoid such a method has a huge estimated cost, and would be compiled."""
     settings = {

@@ -216,19 +216,6 @@ class BatchReading:
             limit: how many messages it was to read.
             as_read: whether all of it is the batch, whatever transactions its messages need.
         """
-        batch = self.batch_of(part, commands, limit, as_read=as_read)
-        if batch.to == part.after:
-            return batch
-        corrected = self._corrections.of(self._context.connection, positions, batch.messages)
-        if not corrected:
-            return batch
-        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
-        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
-
-    def batch_of(
-        self, part: Partition, commands: Commands, limit: int, *, as_read: bool = False
-    ) -> ReadBatch:
-        """Return the batch that begins what was read, as `batch` does, but without corrections."""
         messages, key_streams = commands
         ended = part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
@@ -237,7 +224,13 @@ class BatchReading:
         batch = ReadBatch(part, to, messages, key_streams, {}, ended)
         if not as_read and (end := self.size.cut(messages)) < len(messages):
             batch = batch.up_to(end)
-        return batch
+        if batch.to == part.after:
+            return batch
+        corrected = self._corrections.of(self._context.connection, positions, batch.messages)
+        if not corrected:
+            return batch
+        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
+        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
 
     def _head(self) -> int:
         """Return the global position of the category's last message."""

@@ -2,7 +2,7 @@
 
 The server takes the key of most commands. Where it takes that of each command in a batch, all that
 is left to do is known before the batch is read: reserve them, move the position, commit. So nothing
-of the commands is transferred, and each round trip less makes a command wait less.
+of the commands is transferred, and each waits for one round trip only.
 """
 
 import json
@@ -28,9 +28,26 @@ from reservation.tracing import current_tracing
 
 _QUERIES = load_queries("consumers.batch")
 
-# Where a command is in conflict, all of its batch is done again. For each so many commands of the
-# batch, another batch is decided on first before the next one is reserved without a look at it.
+# A batch with a conflict is done twice. After one, a batch for each so many of its commands is
+# decided on before the next is reserved without a look at it: of large batches, few are done twice.
 _FEW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Commands that were reserved.
+
+    Attributes:
+        to: the global position of the last of them; where reading began, if there were none.
+        read: how many there are; none at the end of the category.
+        counts: how many were reserved, and how many are duplicates.
+        ended: whether the category is known to have had nothing after them.
+    """
+
+    to: int
+    read: int
+    counts: Counter[str]
+    ended: bool
 
 
 class ReservingNext:
@@ -52,7 +69,7 @@ class ReservingNext:
         self._is_possible = reading.rules != "[]" and not needs.own and not needs.two_phase
         self._fitted = True
         self._was_refused = False
-        self._waits = 0  # for so many batches
+        self._waits = 0  # batches that are decided on before
 
     def fits(self, positions: Positions, part: Partition, policy: FailurePolicy) -> bool:
         """Return whether the next commands may be reserved without a look at them.
@@ -76,7 +93,7 @@ class ReservingNext:
 
     def opening(
         self, connection: KeepingConnection, positions: Positions, part: Partition, size: int
-    ) -> "Opening[Commands | Reserved]":
+    ) -> Opening[Commands | Reserved]:
         """Return what reads commands, reserves them if the server takes all keys, and commits.
 
         Args:
@@ -107,7 +124,7 @@ class ReservingNext:
         }
         return Request(_QUERIES["reserve_next"], values)
 
-    def run(self, opening: "Opening[Commands | Reserved]") -> "Commands | Reserved | None":
+    def run(self, opening: Opening[Commands | Reserved]) -> Commands | Reserved | None:
         """Send what `opening` returned, unless that was done, and take the answer.
 
         Returns:
@@ -134,29 +151,12 @@ class ReservingNext:
             self._waits -= 1
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """Commands that were reserved.
-
-    Attributes:
-        to: the global position of the last of them; where reading began, if there were none.
-        read: how many there are; none at the end of the category.
-        counts: how many were reserved, and how many are duplicates.
-        ended: whether the category is known to have had nothing after them.
-    """
-
-    to: int
-    read: int
-    counts: Counter[str]
-    ended: bool
-
-
 def _read(part: Partition, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
     """Return what was reserved, or what is to be decided on."""
     if not rows:
         return Reserved(part.after, 0, Counter(), ended=True)
-    *_, read, duplicates = rows[0]
+    to, read, duplicates = (rows[0][n] for n in (4, -2, -1))
     if read is None:
-        return [StoredMessage(*row[:8]) for row in rows], [row[8] for row in rows]
+        return [StoredMessage(*row[:-3]) for row in rows], [row[-3] for row in rows]
     counts = Counter(reserved=read - duplicates, duplicate=duplicates)
-    return Reserved(rows[0][4], read, +counts, ended=read < size)
+    return Reserved(to, read, +counts, ended=read < size)

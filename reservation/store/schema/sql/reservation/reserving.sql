@@ -4,62 +4,46 @@
 -- them round, to walk the whole log and look up each message in the batch. A session that planned
 -- them while the log was empty would keep doing so.
 
--- The commands that come next in the part of a category that a consumer has, and the stream that the key of
--- each names. `rules` says for each type whose key is made of named fields how: the reservation category, up
--- to four fields with the kind of JSON value that each must be, and the pattern that the stream's name must
--- have. Without a reservation category, the key joins the ids of the command's own stream. A command of
--- another type, one that does not fit, and a copy have none.
+-- The stream that the key of a command names, if the server can tell. `rules` says for each type whose key is made
+-- of named fields how: the reservation category, up to four fields with the kind of JSON value that each must be,
+-- and the pattern that the stream's name must have. Without a reservation category, the key joins the ids of the
+-- command's own stream. There is none for a command of another type, one that does not fit, and a copy.
 --
--- It becomes a part of the statement that calls it, which settings of its own would prevent. The settings of
--- the functions that call it have commands read in the order of their index.
-CREATE OR REPLACE FUNCTION reservation.next_commands(
-  category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[], rules jsonb
-) RETURNS TABLE (
-  id uuid, stream_name varchar, type varchar, "position" bigint, global_position bigint,
-  data jsonb, metadata jsonb, "time" timestamp, key_stream text
-)
-LANGUAGE sql STABLE
+-- The planner makes it a part of the query that calls it, so it has no settings of its own.
+CREATE OR REPLACE FUNCTION reservation.key_stream_of(
+  rules jsonb, type text, stream_name text, data jsonb, metadata jsonb
+) RETURNS TABLE (name text)
+LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
-  SELECT b.id, b.stream_name, b.type, b.position, b.global_position, b.data, b.metadata, b.time,
-         CASE WHEN b.name ~ b.pattern THEN b.name END
+  SELECT CASE WHEN k.name ~ k.pattern THEN k.name END
   FROM (
-    SELECT m.*, r.pattern,
-           CASE WHEN jsonb_typeof(m.data->r.field1) = r.kind1
-                 AND (r.field2 IS NULL OR jsonb_typeof(m.data->r.field2) = r.kind2)
-                 AND (r.field3 IS NULL OR jsonb_typeof(m.data->r.field3) = r.kind3)
-                 AND (r.field4 IS NULL OR jsonb_typeof(m.data->r.field4) = r.kind4)
+    SELECT r.pattern,
+           CASE WHEN jsonb_typeof(data->r.field1) = r.kind1
+                 AND (r.field2 IS NULL OR jsonb_typeof(data->r.field2) = r.kind2)
+                 AND (r.field3 IS NULL OR jsonb_typeof(data->r.field3) = r.kind3)
+                 AND (r.field4 IS NULL OR jsonb_typeof(data->r.field4) = r.kind4)
                 THEN CASE WHEN r.into IS NOT NULL THEN r.into || '-'
-                          WHEN m.metadata->'localProperties'->'reserved' = 'true' THEN NULL
-                          WHEN strpos(concat(m.data->>r.field1, m.data->>r.field2,
-                                             m.data->>r.field3, m.data->>r.field4), '+') > 0
+                          WHEN metadata->'localProperties'->'reserved' = 'true' THEN NULL
+                          WHEN strpos(concat(data->>r.field1, data->>r.field2,
+                                             data->>r.field3, data->>r.field4), '+') > 0
                           THEN NULL  -- for the reader to refuse
-                          WHEN strpos(m.stream_name, '-') = 0 THEN m.stream_name || '-'
-                          ELSE m.stream_name || '+'
-                     END || concat_ws('+', m.data->>r.field1, m.data->>r.field2,
-                                                m.data->>r.field3, m.data->>r.field4)
+                          WHEN strpos(stream_name, '-') = 0 THEN stream_name || '-'
+                          ELSE stream_name || '+'
+                     END || concat_ws('+', data->>r.field1, data->>r.field2,
+                                           data->>r.field3, data->>r.field4)
            END AS name
-    FROM message_store.messages m
-    LEFT JOIN jsonb_to_recordset(next_commands.rules)
-              AS r(type text, "into" text, pattern text,
-                   field1 text, kind1 text, field2 text, kind2 text,
-                   field3 text, kind3 text, field4 text, kind4 text)
-      ON r.type = m.type
-    WHERE (message_store.category(m.stream_name), m.global_position)
-          BETWEEN (next_commands.category, next_commands.first)
-              AND (next_commands.category, 9223372036854775807)
-      AND (next_commands.partitions IS NULL OR m.global_position > next_commands.last
-           OR reservation.is_in_part(m.stream_name, m.global_position, next_commands.partitions,
-                                     next_commands.size, next_commands.carried))
-    ORDER BY message_store.category(m.stream_name), m.global_position
-    LIMIT next_commands.batch_size
-  ) AS b
-  OFFSET 0;  -- which has each name put together and looked at once
+    FROM jsonb_to_recordset(rules)
+         AS r(type text, "into" text, pattern text,
+              field1 text, kind1 text, field2 text, kind2 text,
+              field3 text, kind3 text, field4 text, kind4 text)
+    WHERE r.type = key_stream_of.type
+    OFFSET 0  -- which has each name put together once
+  ) AS k;
 END;
 
--- Reads a batch of commands for reserving. A command whose key names a stream comes with that, and without its
--- data; any other comes whole, for the reader to decide. It ends with the command that brings the bytes of data
--- and metadata that come to `max_bytes`, see read_part.
+-- Reads a batch of commands for reserving, of the part of a category that a consumer has. A command whose key names
+-- a stream comes with that, and without its data; any other comes whole, for the reader to decide. It ends with the
+-- command that brings the bytes of data and metadata that come to `max_bytes`, see read_part.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
   category text, first bigint, last bigint, batch_size bigint,
   partitions integer[], size integer, carried bigint[], rules jsonb, max_bytes bigint DEFAULT NULL
@@ -83,13 +67,23 @@ DECLARE
   bytes bigint := 0;
 BEGIN
   FOR id, stream_name, type, "position", global_position, data, metadata, "time", key_stream IN
-  SELECT c.id::varchar, c.stream_name, c.type, c.position, c.global_position,
-         CASE WHEN c.key_stream IS NULL THEN c.data::varchar END,
-         CASE WHEN c.key_stream IS NULL THEN c.metadata::varchar END,
-         c.time, c.key_stream
-  FROM reservation.next_commands(
-    read_commands.category, read_commands.first, read_commands.last, read_commands.batch_size,
-    partitions, size, carried, read_commands.rules) AS c
+  SELECT m.id::varchar, m.stream_name, m.type, m.position, m.global_position,
+         CASE WHEN k.name IS NULL THEN m.data::varchar END,
+         CASE WHEN k.name IS NULL THEN m.metadata::varchar END,
+         m.time, k.name
+  FROM (
+    SELECT m.*
+    FROM message_store.messages m
+    WHERE (message_store.category(m.stream_name), m.global_position)
+          BETWEEN (read_commands.category, read_commands.first)
+              AND (read_commands.category, 9223372036854775807)
+      AND (partitions IS NULL OR m.global_position > read_commands.last OR reservation.is_in_part(
+             m.stream_name, m.global_position, partitions, size, carried))
+    ORDER BY message_store.category(m.stream_name), m.global_position
+    LIMIT read_commands.batch_size
+  ) AS m
+  LEFT JOIN LATERAL reservation.key_stream_of(
+    read_commands.rules, m.type, m.stream_name, m.data, m.metadata) AS k ON true
   LOOP
     EXIT WHEN read_commands.global_position > read_commands.last;  -- see read_part
     RETURN NEXT;

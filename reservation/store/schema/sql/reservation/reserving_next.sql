@@ -1,6 +1,41 @@
 -- Reading and reserving in one statement, where no code of the component is needed for any command. Nothing
 -- of the commands leaves the server, and no lock waits for a client.
 
+-- The positions of the next commands of a category, the stream that the key of each names, and whether all of
+-- these are known and have no more than `longest_name` characters. All are NULL where there are no more commands.
+CREATE OR REPLACE FUNCTION reservation.keys_of_next(
+  category text, first bigint, batch_size bigint, rules jsonb, longest_name integer,
+  OUT global_positions bigint[], OUT key_streams text[], OUT are_known boolean
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_memoize = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+BEGIN
+  SELECT array_agg(m.global_position), array_agg(k.name),
+         bool_and(coalesce(length(k.name) <= longest_name, false))
+  INTO global_positions, key_streams, are_known
+  FROM (
+    SELECT m.*
+    FROM message_store.messages m
+    WHERE (message_store.category(m.stream_name), m.global_position)
+          BETWEEN (keys_of_next.category, keys_of_next.first)
+              AND (keys_of_next.category, 9223372036854775807)
+    ORDER BY message_store.category(m.stream_name), m.global_position
+    LIMIT keys_of_next.batch_size
+  ) AS m
+  LEFT JOIN LATERAL reservation.key_stream_of(
+    keys_of_next.rules, m.type, m.stream_name, m.data, m.metadata) AS k ON true;
+END
+$$;
+
 -- Reads the next commands of a category as read_commands does, of all partitions. If the server has taken
 -- the key of each, reserves them and moves the positions past them; then there is one row, with the position
 -- of the last of them, how many there are, and how many of them are duplicates. Else nothing is written, each
@@ -20,31 +55,19 @@ CREATE OR REPLACE FUNCTION reservation.reserve_next(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
 SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET enable_memoize = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
 DECLARE
-  numbers bigint[];
-  names text[];
-  fit boolean;
+  next_ record;
   in_conflict boolean;
 BEGIN
-  SELECT array_agg(c.global_position), array_agg(c.key_stream),
-         bool_and(coalesce(length(c.key_stream) <= longest_name, false))
-  INTO numbers, names, fit
-  FROM reservation.next_commands(
-    category, after + 1, 9223372036854775807, batch_size, NULL, 1, NULL, rules) AS c;
+  SELECT * INTO next_
+  FROM reservation.keys_of_next(category, after + 1, batch_size, rules, longest_name);
 
-  IF numbers IS NULL THEN
+  IF next_.global_positions IS NULL THEN
     RETURN;
-  ELSIF NOT fit THEN
+  ELSIF NOT next_.are_known THEN
     RETURN QUERY
     SELECT c.*, NULL::bigint, NULL::bigint
     FROM reservation.read_commands(
@@ -52,8 +75,8 @@ BEGIN
     RETURN;
   END IF;
 
-  global_position := numbers[cardinality(numbers)];
-  read := cardinality(numbers);
+  read := cardinality(next_.global_positions);
+  global_position := next_.global_positions[read];
   -- See advance.
   PERFORM set_config('idle_in_transaction_session_timeout', longest_pause, true);
   IF NOT reservation.move_positions(
@@ -64,7 +87,7 @@ BEGIN
 
   SELECT count(*), bool_or(r.outcome = 'conflict')
   INTO duplicates, in_conflict
-  FROM reservation.reserve(numbers, names, volatile) AS r;
+  FROM reservation.reserve(next_.global_positions, next_.key_streams, volatile) AS r;
   IF in_conflict THEN
     RAISE EXCEPTION 'A command is in conflict with an earlier one';
   END IF;

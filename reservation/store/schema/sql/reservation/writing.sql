@@ -47,6 +47,7 @@ AS $$
 DECLARE
   positions bigint[];
   wrong record;
+  version bigint;
 BEGIN
   IF NOT reservation.may_insert() THEN
     RETURN reservation.send_messages(
@@ -59,8 +60,9 @@ BEGIN
       ids, stream_names, types, data, metadata, expected_versions);
   END IF;
 
-  -- Of a page of the index all messages of the stream would be looked at, so none is asked for before the
-  -- version that is expected; one behind it is found.
+  -- To find the last message of a stream, the server looks at all its entries in the last page of the index.
+  -- So the search ends at the expected version. If the stream is not as long as that, nothing is found, and the
+  -- version is wrong.
   --
   -- Here and below not FROM unnest(...), which stores what it returns before the first row is read.
   SELECT array_agg(coalesce((SELECT m.position FROM message_store.messages m
@@ -80,20 +82,20 @@ BEGIN
   ) AS i;
 
   IF expected_versions IS NOT NULL THEN
-    SELECT i.stream_name, i.expected_version, i.n::integer, 0::bigint AS version INTO wrong
+    SELECT i.stream_name, i.expected_version, i.n::integer INTO wrong
     FROM unnest(stream_names, expected_versions, positions)
          WITH ORDINALITY AS i(stream_name, expected_version, "position", n)
     WHERE i.expected_version <> i.position - 1
     ORDER BY i.n
     LIMIT 1;
     IF FOUND THEN
-      wrong.version := coalesce((SELECT m.position FROM message_store.messages m
-                                 WHERE m.stream_name = wrong.stream_name
-                                 ORDER BY m.position DESC LIMIT 1), -1)
+      version := coalesce((SELECT m.position FROM message_store.messages m
+                           WHERE m.stream_name = wrong.stream_name
+                           ORDER BY m.position DESC LIMIT 1), -1)
         + cardinality(array_positions(stream_names[:wrong.n - 1], wrong.stream_name));
       PERFORM reservation.flush_now();
       RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
-        wrong.expected_version, wrong.stream_name, wrong.version
+        wrong.expected_version, wrong.stream_name, version
         USING CONSTRAINT = 'expected_version';
     END IF;
   END IF;
