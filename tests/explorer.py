@@ -30,7 +30,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
-from reservation.postgres.exchange import KeepingConnection
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
 from tests.idempotence import empty, kept_tables
 
 PATIENCE = 30.0  # seconds that a consumer may neither stop nor wait for a lock

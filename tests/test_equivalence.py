@@ -32,7 +32,7 @@ from reservation import (
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
 from reservation.postgres.error_translation import TO_BE_RETRIED
-from reservation.postgres.exchange import KeepingConnection
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
 from tests.awaiting import awaiting
 from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw

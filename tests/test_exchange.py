@@ -11,16 +11,10 @@ from reservation import MessageStore
 from reservation.errors import DatabaseUnavailableError, ExpectedVersionError
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import (
-    Beginning,
-    KeepingConnection,
-    Request,
-    exchange,
-    run_transaction,
-    send,
-    transaction_of,
-    was_refused,
-)
+from reservation.postgres.exchange.exchange import Beginning, exchange, send
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.exchange.transaction import run_transaction, transaction_of, was_refused
 from tests.bank import session
 from tests.controls import COMMANDS, deposit
 

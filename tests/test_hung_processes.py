@@ -5,8 +5,8 @@ import pytest
 from consumers.group.positions import HeldPartition, Positions
 from reservation import MessageStore
 from reservation.postgres.connection import connect
-from reservation.postgres.exchange import KeepingConnection
-from reservation.postgres.pipeline import Sending
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
+from reservation.postgres.exchange.pipeline import Sending
 from tests.controls import COMMANDS, deposit, open_
 
 CATEGORY = "account:command"

@@ -9,7 +9,7 @@ from consumers.group.compatibility import living_members
 from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, Positions
 from reservation.postgres.connection import connect
-from reservation.postgres.exchange import exchange
+from reservation.postgres.exchange.exchange import exchange
 from tests.controls import deposit, open_
 from tests.large_log import run
 

@@ -19,7 +19,7 @@ from consumers.group.positions import HeldPartition, Positions
 from reservation import attach, detach, install
 from reservation.errors import ForeignPositionError, PositionLostError
 from reservation.postgres.connection import connect
-from reservation.postgres.exchange import exchange
+from reservation.postgres.exchange.exchange import exchange
 from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import address
 from tests.chance import seeds

@@ -21,7 +21,7 @@ from consumers.runtime.stopping import Stop
 from reservation import MessageStore, install
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.postgres.connection import connect
-from reservation.postgres.exchange import exchange
+from reservation.postgres.exchange.exchange import exchange
 from reservation.store.notifications import set_notices
 from reservation.store.partition import Partition
 from tests.bank import RESERVED, broken, event_types, session

@@ -11,7 +11,8 @@ from consumers.group.positions import Positions
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import Commands
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Beginning, keeps_statements
+from reservation.postgres.exchange.exchange import Beginning
+from reservation.postgres.exchange.keeping_connection import keeps_statements
 
 
 class Asking:

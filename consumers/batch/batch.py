@@ -34,7 +34,7 @@ from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
-from reservation.postgres.exchange import Request
+from reservation.postgres.exchange.request import Request
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
 from reservation.store.statements import lock_categories

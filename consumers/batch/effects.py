@@ -31,7 +31,9 @@ from reservation.idempotence.reserve import (
 from reservation.messages.message import StoredMessage, printable
 from reservation.postgres.connection import check_encoding
 from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange import Answer, Request, Sent, exchange, keeps_statements, send
+from reservation.postgres.exchange.exchange import Sent, exchange, send
+from reservation.postgres.exchange.keeping_connection import keeps_statements
+from reservation.postgres.exchange.request import Answer, Request
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row, WriteBatch, portions
 

@@ -22,7 +22,8 @@ from consumers.runtime.observability.logs import Log
 from reservation.effects.faults import is_interrupt
 from reservation.errors import MessageError, ReservationError, SerializationError
 from reservation.idempotence.server_keys import Commands
-from reservation.postgres.exchange import Answer, Request, Sent
+from reservation.postgres.exchange.exchange import Sent
+from reservation.postgres.exchange.request import Answer, Request
 from reservation.raised import describe
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition

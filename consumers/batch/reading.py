@@ -13,7 +13,7 @@ from reservation.entity.cache import NONE_READ, LastEvents
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Beginning
+from reservation.postgres.exchange.exchange import Beginning
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 from reservation.store.statements import Statement, read_part, run

@@ -21,7 +21,10 @@ from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Beginning, KeepingConnection, Request, run_transaction
+from reservation.postgres.exchange.exchange import Beginning
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.exchange.transaction import run_transaction
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 from reservation.tracing import current_tracing

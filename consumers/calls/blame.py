@@ -10,7 +10,9 @@ from psycopg import Connection
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Answer, Beginning, Request, transaction_of, was_refused
+from reservation.postgres.exchange.exchange import Beginning
+from reservation.postgres.exchange.request import Answer, Request
+from reservation.postgres.exchange.transaction import transaction_of, was_refused
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 

@@ -33,7 +33,7 @@ from reservation.errors import (
 )
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
-from reservation.postgres.exchange import awaits_answers
+from reservation.postgres.exchange.keeping_connection import awaits_answers
 from reservation.postgres.sqlstates import Fault, fault_of_state
 from reservation.raised import describe
 

@@ -25,7 +25,7 @@ from reservation.errors import (
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import Int4Array, IntArray
 from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange import Answer, Request
+from reservation.postgres.exchange.request import Answer, Request
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 

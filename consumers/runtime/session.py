@@ -28,7 +28,7 @@ from reservation.errors import (
 )
 from reservation.postgres.connection import check_address, connect, set_for_session
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import KeepingConnection
+from reservation.postgres.exchange.keeping_connection import KeepingConnection
 from reservation.postgres.pooler import check_session, is_pooled
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.preconditions import check_preconditions, explained

@@ -33,7 +33,8 @@ from reservation.postgres.arrays import (
 )
 from reservation.postgres.connection import check_encoding
 from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange import Request, exchange
+from reservation.postgres.exchange.exchange import exchange
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 
 # By this local property the reader finds what may be a copy in the command category.

@@ -27,7 +27,9 @@ from reservation.postgres.error_translation import (
     may_commit_within,
     translated,
 )
-from reservation.postgres.exchange import Request, exchange, keeps_statements
+from reservation.postgres.exchange.exchange import exchange
+from reservation.postgres.exchange.keeping_connection import keeps_statements
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements

@@ -17,7 +17,8 @@ from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import Array, IntArray, TextArray, UuidArray, register_arrays
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Request, exchange
+from reservation.postgres.exchange.exchange import exchange
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.store.argument_checks import (
     check_batch_size,

@@ -1,30 +1,29 @@
-"""Statements that are prepared once and sent together, in one round trip.
+"""Send statements together, and take their answers at once or later.
 
-A consumer that waits for messages sends few, small statements, and each round trip and each plan
-counts. psycopg's own pipeline mode takes longer than the round trips that it saves there; this is
-libpq's (`reservation.postgres.pipeline`). Each statement runs after the one before it, and none
-after one that fails.
+Each statement runs after the one before it, and none after one that fails.
 """
 
 import contextlib
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import psycopg
 from psycopg import Connection
 from psycopg.adapt import Transformer
-from psycopg.errors import RaiseException, error_from_result
-from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
-from reservation.postgres.arrays import array_cursor, register_arrays
+from reservation.postgres.arrays import array_cursor
 from reservation.postgres.connection import check_encoding
-from reservation.postgres.pipeline import (
+from reservation.postgres.exchange.keeping_connection import (
+    End,
+    KeepingConnection,
+    Unanswered,
+    keeps_statements,
+)
+from reservation.postgres.exchange.pipeline import (
     AS_EXPECTED,
-    Names,
     Results,
     Sending,
     check_results,
@@ -33,209 +32,9 @@ from reservation.postgres.pipeline import (
     put_and_taken,
     taken,
 )
-from reservation.postgres.sqlstates import Fault, fault_of
+from reservation.postgres.exchange.request import Answer, Request
 
-
-class Answer(NamedTuple):
-    """What the server answered.
-
-    Attributes:
-        rows: the rows; none where the statement returns none.
-        affected: how many rows there are, or were changed.
-    """
-
-    rows: list[tuple[Any, ...]]
-    affected: int
-
-
-def _accept(answer: Answer) -> None:
-    """Accept any answer."""
-    del answer
-
-
-def _as_it_is(error: psycopg.Error) -> Exception:
-    """Return an error as it is."""
-    return error
-
-
-# Any: parameters are what PostgreSQL has types for.
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A statement to send.
-
-    Attributes:
-        query: one statement with placeholders, whose plan may be kept: it does not depend on how
-            large the log is, as the call of a function does not.
-        parameters: their values.
-        check: called with the answer, to raise an error if it is not as it must be.
-        failed: returns what to raise for an error of this statement.
-    """
-
-    query: bytes
-    parameters: Sequence[Any] | Mapping[str, Any]
-    check: Callable[[Answer], None] = _accept
-    failed: Callable[[psycopg.Error], Exception] = _as_it_is
-
-
-class End(Enum):
-    """What became of the last transaction of `transaction_of`, once `exchange` was to commit it."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    REFUSED = "refused"  # by the commit itself, and no statement before it
-
-
-class KeepingConnection(Connection[Any]):
-    """A connection that prepares what `exchange` sends, and sends it together.
-
-    Its session must be its own, so it is not for a pooler.
-
-    Attributes:
-        prepared: the names of what is prepared.
-        prefix: what they begin with.
-        begun: whether the block of a `transaction_of` runs, whose transaction is open.
-        end: what became of its transaction within the block.
-        sent: what was sent, as long as its answers are not taken.
-    """
-
-    # Any: what psycopg makes a connection of.
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `Connection`."""
-        super().__init__(*arguments, **options)
-        self.prepared: Names = {}
-        self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
-        self.begun = False
-        self.end = End.OPEN
-        self.sent: Sent | None = None
-        register_arrays(self)
-
-    # Any: what psycopg's generators give.
-    def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Wait for what psycopg has sent; refused while the answers of `Sent` are to be taken.
-
-        Raises:
-            ProgrammingError: they are.
-        """
-        if self.sent is not None:
-            self.sent.was_disturbed = True
-            raise psycopg.ProgrammingError("the connection is in use for what was sent before")
-        return super().wait(*arguments, **options)
-
-    def commit(self) -> None:
-        """Commit; refused in `transaction_of`, whose end that is.
-
-        Raises:
-            ProgrammingError: the transaction is not the caller's.
-        """
-        self._refuse("commit")
-        super().commit()
-
-    def rollback(self) -> None:
-        """Roll back; refused in `transaction_of`, whose end that is.
-
-        Raises:
-            ProgrammingError: the transaction is not the caller's.
-        """
-        self._refuse("rollback")
-        super().rollback()
-
-    def _refuse(self, what: str) -> None:
-        if self.begun:
-            raise psycopg.ProgrammingError(
-                f"{what}() is forbidden within the transaction of somebody else"
-            )
-
-
-def keeps_statements(connection: Connection[Any]) -> TypeGuard[KeepingConnection]:
-    """Return whether a connection prepares and sends as `KeepingConnection` does, at this moment.
-
-    In a pipeline of psycopg's it does not.
-    """
-    in_pipeline = connection.pgconn.pipeline_status != PipelineStatus.OFF
-    return isinstance(connection, KeepingConnection) and not in_pipeline
-
-
-@contextlib.contextmanager
-def transaction_of(
-    connection: Connection[Any], requests: "Sequence[Request] | Beginning" = ()
-) -> Iterator[list[Answer]]:
-    """Run a block in a transaction, whose first statements are sent with its begin.
-
-    Args:
-        connection: in autocommit, and in no transaction.
-        requests: the first statements, whose answers are given to the block; or the beginning with
-            them, which may have been sent.
-
-    Raises:
-        psycopg.Error: a statement failed, or the commit did.
-        StoreError: a former transaction has set the connection to another encoding than UTF-8.
-    """
-    check_encoding(connection)
-    if not isinstance(connection, KeepingConnection):
-        assert not isinstance(requests, Beginning)  # noqa: S101  it has such a connection
-        with connection.transaction():
-            yield exchange(connection, requests)
-        return
-    connection.begun, connection.end = True, End.OPEN
-    try:
-        try:
-            if isinstance(requests, Beginning):
-                yield requests.answers()
-            else:
-                yield exchange(connection, [_BEGIN, *requests])[1:]
-        finally:
-            connection.begun = False
-    except BaseException:
-        _roll_back(connection)
-        raise
-    if connection.end is not End.COMMITTED:
-        connection.execute("COMMIT")
-
-
-def run_transaction(beginning: "Beginning") -> list[Answer] | None:
-    """Run a transaction of which all is sent at once; or take its answers, if it was sent.
-
-    Args:
-        beginning: all of it, with the commit.
-
-    Returns:
-        The answers; None if the server refused what the statements carry, and nothing is written.
-
-    Raises:
-        psycopg.Error: another error, after which nothing is written either, unless the connection
-            was lost.
-    """
-    connection = beginning.connection
-    connection.end = End.OPEN
-    try:
-        return beginning.answers()
-    except psycopg.Error as error:
-        if not isinstance(error, RaiseException) and fault_of(error) is not Fault.MESSAGE:
-            raise
-    finally:
-        _roll_back(connection)
-    return None
-
-
-def _roll_back(connection: KeepingConnection) -> None:
-    """End a transaction that has failed; nothing without one."""
-    if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
-        return
-    with contextlib.suppress(psycopg.Error):  # of a connection that was lost
-        connection.execute("ROLLBACK")
-
-
-def was_refused(connection: Connection[Any]) -> bool:
-    """Return whether the commit that `exchange` sent was refused, and no statement before it."""
-    return isinstance(connection, KeepingConnection) and connection.end is End.REFUSED
-
-
-def awaits_answers(connection: Connection[Any]) -> bool:
-    """Return whether answers are to be taken of what was sent on a connection."""
-    return isinstance(connection, KeepingConnection) and connection.sent is not None
-
-
-_BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
+BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 
 
 def exchange(
@@ -308,7 +107,7 @@ class Beginning:
         """
         check_encoding(connection)
         self.connection = connection
-        self._requests = [_BEGIN, *requests]
+        self._requests = [BEGIN, *requests]
         self._sending = [Sending(connection, request) for request in self._requests]
         self._commits = commits
         self._sent: Sent | None = None
@@ -339,11 +138,10 @@ class Beginning:
         return _answers(connection, self._requests, results, commits=commits)[1:]
 
 
-class Sent:
+class Sent(Unanswered):
     """Statements that were sent, and whose answers are to be taken.
 
     Attributes:
-        was_disturbed: whether somebody tried to use the connection meanwhile.
         later: the answer of what was asked after the commit, once the others are taken; None if
             nothing was asked, or it failed.
     """
@@ -360,7 +158,7 @@ class Sent:
         self._connection = connection
         self._requests = requests
         self._commits = commits
-        self.was_disturbed = False
+        super().__init__()
         self.later: Answer | None = None
         with _in_pipeline(connection):
             self._new = put(connection, sending, commits=commits, later=later)

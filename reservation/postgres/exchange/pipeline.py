@@ -1,12 +1,11 @@
 """libpq's pipeline: statements are prepared once, sent together, and their results are taken.
 
-`reservation.postgres.exchange` is made of this. psycopg waits for what the generators yield.
+psycopg waits for what the generators yield.
 """
 
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.abc import PQGen
@@ -16,20 +15,17 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-if TYPE_CHECKING:
-    from reservation.postgres.exchange import KeepingConnection, Request
+from reservation.postgres.exchange.keeping_connection import KeepingConnection, Names
+from reservation.postgres.exchange.request import Request
 
 AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
-
-# The names of the statements that a connection has prepared, by their texts and types.
-Names = dict[tuple[bytes, tuple[int, ...]], bytes]
 
 
 class Sending:
     """A statement as libpq takes it."""
 
-    def __init__(self, connection: "KeepingConnection", request: "Request") -> None:
+    def __init__(self, connection: KeepingConnection, request: Request) -> None:
         self.query, order = _numbered(request.query)
         if isinstance(request.parameters, Mapping):
             values = [request.parameters[name] for name in order]
@@ -68,7 +64,7 @@ Results = tuple[list[PGresult], list[PGresult]]
 
 
 def put(
-    connection: "KeepingConnection",
+    connection: KeepingConnection,
     sent: Sequence[Sending],
     *,
     commits: bool,
@@ -106,7 +102,7 @@ def put(
     return given
 
 
-def taken(connection: "KeepingConnection", new: Names) -> PQGen[Results]:
+def taken(connection: KeepingConnection, new: Names) -> PQGen[Results]:
     """Send the rest; return the results of preparing what is new, and of running all."""
     pgconn = connection.pgconn
     yield from flushed(pgconn)
@@ -160,7 +156,7 @@ def check_results(results: Sequence[PGresult]) -> None:
 
 
 def put_and_taken(
-    connection: "KeepingConnection", sent: Sequence[Sending], *, commits: bool
+    connection: KeepingConnection, sent: Sequence[Sending], *, commits: bool
 ) -> PQGen[Results]:
     """Send statements, and return their results."""
     new = put(connection, sent, commits=commits)
