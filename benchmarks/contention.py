@@ -18,7 +18,7 @@ from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.slow_disk import compiler, inherited, slow_disk
 from reservation import MessageStore, Write
 from reservation.postgres.embedded import start_embedded
-from reservation.store.writing import WriteBatch
+from reservation.store.writing.batch import WriteBatch
 
 TURNS, SECONDS = 3, 2.0
 # How many writers there are on each disk, and the ratio to be reached.

@@ -67,10 +67,10 @@ from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
-from reservation.store.scheduling import Cancellation, ScheduledWrite
 from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
-from reservation.store.writing import Write
+from reservation.store.writing.scheduling import Cancellation, ScheduledWrite
+from reservation.store.writing.write import Write
 
 __version__ = "0.1.0"
 

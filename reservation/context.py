@@ -23,8 +23,8 @@ from reservation.errors import (
 from reservation.messages.message import StoredMessage, follow, further_id, printable
 from reservation.messages.metadata import Metadata
 from reservation.store.argument_checks import check_expected, check_stream
-from reservation.store.scheduling import ScheduledWrite, check_when
-from reservation.store.writing import Write
+from reservation.store.writing.scheduling import ScheduledWrite, check_when
+from reservation.store.writing.write import Write
 
 M = TypeVar("M")
 

@@ -26,7 +26,7 @@ from reservation.idempotence.passes import Pass, PassReason, record_passes
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.ids import uuid7
 from reservation.postgres.exchange.exchange import exchange
-from reservation.store.scheduling import ScheduledRow, write_due
+from reservation.store.writing.scheduling import ScheduledRow, write_due
 from tests.controls import deposit
 from tests.large_log import BATCH, COMMANDS, LONG, LONG_ENTITY, SMALL, Size, Work
 

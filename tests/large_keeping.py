@@ -21,7 +21,7 @@ from reservation.messages.ids import uuid7
 from reservation.store.partition import Partition
 from reservation.store.schema.roles import grant
 from reservation.store.statements import read_part, run
-from reservation.store.writing import WriteBatch
+from reservation.store.writing.batch import WriteBatch
 from tests.controls import deposit
 from tests.large_consuming import COPIES, FUTURE, ask, scheduled_rows
 from tests.large_log import BATCH, COMMANDS, LONG, SMALL, Size, Work

@@ -17,7 +17,7 @@ from reservation.errors import (
     MessageIdConflictError,
 )
 from reservation.idempotence.strategy import Incoming
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 from tests.controls import deposit
 from tests.idempotence import Purse, purse
 

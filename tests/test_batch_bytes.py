@@ -15,7 +15,8 @@ from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
 from reservation import Component, StoreError
 from reservation.serialization import codec
-from reservation.store.writing import Row, portions
+from reservation.store.writing.batch import portions
+from reservation.store.writing.write import Row
 from tests.bank import claim, session
 from tests.processes import PATIENCE, Started, run_cli
 

@@ -10,7 +10,7 @@ from consumers.decisions.decisions import Decisions
 from consumers.decisions.pending_outputs import PendingOutputs
 from reservation import ReserveOutcome
 from reservation.errors import DecodeError, HandlerError
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 from tests.controls import deposit, stored
 
 MESSAGE = stored(deposit())

@@ -19,8 +19,8 @@ from reservation.errors import (
 )
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connect
-from reservation.store.scheduling import Cancellation
 from reservation.store.schema.roles import grant
+from reservation.store.writing.scheduling import Cancellation
 from tests.clients import CLIENTS, in_loop
 from tests.consuming import until
 from tests.controls import COMMANDS, deposit

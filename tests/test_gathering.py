@@ -27,8 +27,8 @@ from reservation.errors import (
 )
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connection_settings
-from reservation.store.gathering import MOST_BYTES, MOST_WRITES
 from reservation.store.schema.roles import grant
+from reservation.store.writing.gathering import MOST_BYTES, MOST_WRITES
 from tests.clients import in_loop
 from tests.controls import COMMANDS, deposit, open_
 from tests.proxy import Cut, Proxy

@@ -19,7 +19,7 @@ from reservation import (
     StateBased,
     Write,
 )
-from reservation.store.scheduling import bring_forward
+from reservation.store.writing.scheduling import bring_forward
 
 PATIENT = Retry(attempts=5, first="1h", on=ConnectionError)
 

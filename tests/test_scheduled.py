@@ -28,7 +28,7 @@ from reservation import (
 )
 from reservation.errors import HandlerError
 from reservation.store.notifications import set_notices
-from reservation.store.scheduling import write_due
+from reservation.store.writing.scheduling import write_due
 from reservation.testing import NotDeterministicError, check_deterministic, pass_time
 from tests.bank import batch, drain
 from tests.chance import seeds

@@ -18,7 +18,7 @@ from reservation.errors import (
     StreamNameError,
 )
 from reservation.postgres.error_translation import TO_BE_RETRIED
-from reservation.store.scheduling import write_due
+from reservation.store.writing.scheduling import write_due
 from tests.clients import CLIENTS, in_loop
 from tests.watching import until
 

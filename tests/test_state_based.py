@@ -43,7 +43,7 @@ from reservation.messages.message import followed_id
 from reservation.postgres.arrays import IntArray, TextArray
 from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, batches, drain, session
 from tests.batch_sizes import Letter, take

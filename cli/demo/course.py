@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cli.common.errors import NotInOrder
 from cli.demo.consumers import ConsumerProcesses
 from reservation.store.client import MessageStore
-from reservation.store.writing import Write
+from reservation.store.writing.write import Write
 
 if TYPE_CHECKING:
     from bank.traffic import Traffic

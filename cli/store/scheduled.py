@@ -16,8 +16,8 @@ from reservation.inspection.schedule import ScheduledMessage, list_scheduled
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.client import MessageStore
-from reservation.store.scheduling import Cancellation
 from reservation.store.schema.install import check_installed
+from reservation.store.writing.scheduling import Cancellation
 
 
 @click.group(cls=Group)

@@ -35,7 +35,8 @@ from reservation.postgres.exchange.exchange import Sent, exchange, send
 from reservation.postgres.exchange.keeping_connection import keeps_statements
 from reservation.postgres.exchange.request import Answer, Request
 from reservation.store.client import MessageStore
-from reservation.store.writing import Row, WriteBatch, portions
+from reservation.store.writing.batch import WriteBatch, portions
+from reservation.store.writing.write import Row
 
 
 class BatchEffects:

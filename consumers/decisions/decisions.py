@@ -11,8 +11,8 @@ from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from reservation.idempotence.passes import Pass
 from reservation.idempotence.strategy import TwoPhaseCheck
 from reservation.messages.stream_name import category
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from reservation.errors import MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 
 
 class MessageHandling:

@@ -24,8 +24,8 @@ from reservation.idempotence.state_based.outputs import digest, from_text, to_te
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 
 @dataclass(frozen=True, slots=True)

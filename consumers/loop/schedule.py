@@ -14,7 +14,7 @@ from psycopg import Connection
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
 from reservation.postgres.error_translation import TO_BE_RETRIED
-from reservation.store.scheduling import count_scheduled, write_due
+from reservation.store.writing.scheduling import count_scheduled, write_due
 
 # Seconds until the next attempt where another process is at it, or somebody holds a lock. Each
 # further pause is twice as long, up to the longest.

@@ -25,7 +25,7 @@ from reservation.messages.stream_name import category as category_of
 from reservation.messages.stream_name import of
 from reservation.messages.written import written_as
 from reservation.serialization import codec
-from reservation.store.writing import Write, row_of
+from reservation.store.writing.write import Write, row_of
 from reservation.testing.messages import declaration_of, made_up_id, sent
 from reservation.testing.reference.interpreter import Interpreter, Taken
 from reservation.testing.reference.log import TIME, MemoryLog

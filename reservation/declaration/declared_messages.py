@@ -27,8 +27,8 @@ from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
 from reservation.raised import note_own_code
 from reservation.serialization.codec import camel_case
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 
 class DeclaredMessages(ErrorHooks):

@@ -26,8 +26,8 @@ from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
 from reservation.raised import describe
 from reservation.serialization import codec
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 E = TypeVar("E")
 

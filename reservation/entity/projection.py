@@ -10,9 +10,9 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.raised import describe
 from reservation.serialization import codec
-from reservation.store.scheduling import ScheduledRow
 from reservation.store.statements import NO_STREAM
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 # Any: each component has its own entity and event classes.
 Projector = Callable[[Any, Any], None]

@@ -12,8 +12,8 @@ from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.written import WrittenAs, written_as
-from reservation.store.scheduling import ScheduledRow, ScheduledWrite, scheduled_row
-from reservation.store.writing import (
+from reservation.store.writing.scheduling import ScheduledRow, ScheduledWrite, scheduled_row
+from reservation.store.writing.write import (
     Row,
     Write,
     encode_data,

@@ -14,7 +14,7 @@ from psycopg import Connection
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 
 _QUERIES = load_queries("reservation.idempotence", "passes.sql")
 

@@ -35,11 +35,12 @@ from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
-from reservation.store.gathering import Gathering
-from reservation.store.scheduling import AsyncScheduling
-from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
-from reservation.store.writing import Write, WriteBatch, to_one_stream
+from reservation.store.writing.batch import WriteBatch
+from reservation.store.writing.gathering import Gathering
+from reservation.store.writing.scheduling import AsyncScheduling
+from reservation.store.writing.sending import in_span
+from reservation.store.writing.write import Write, to_one_stream
 
 T = TypeVar("T")
 

@@ -37,10 +37,11 @@ from reservation.store.answers.listeners import Listeners
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
-from reservation.store.scheduling import Scheduling
-from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
-from reservation.store.writing import Row, Write, WriteBatch, portions, to_one_stream
+from reservation.store.writing.batch import WriteBatch, portions
+from reservation.store.writing.scheduling import Scheduling
+from reservation.store.writing.sending import in_span
+from reservation.store.writing.write import Row, Write, to_one_stream
 
 T = TypeVar("T")
 

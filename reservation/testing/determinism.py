@@ -13,8 +13,8 @@ from reservation.entity.projection import Loaded
 from reservation.handlers.copying import copied
 from reservation.messages.message import StoredMessage
 from reservation.serialization import codec
-from reservation.store.scheduling import ScheduledRow, ScheduledWrite
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow, ScheduledWrite
+from reservation.store.writing.write import Row
 from reservation.testing.calling import Call, call
 from reservation.testing.messages import as_stored, declaration_of, decoded_again, sent
 

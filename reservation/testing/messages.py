@@ -14,7 +14,7 @@ from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import identifier, of
 from reservation.serialization import codec
 from reservation.serialization.json_limits import encoder
-from reservation.store.writing import Row, Write, row_of
+from reservation.store.writing.write import Row, Write, row_of
 from reservation.testing.reference.log import TIME
 
 _IDS = uuid.UUID("f1f5c35e-5a0c-4c7a-9a53-6a1f6b0c8a0e")

@@ -26,7 +26,7 @@ from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import category as category_in
 from reservation.messages.stream_name import of
 from reservation.serialization import codec
-from reservation.store.writing import Write
+from reservation.store.writing.write import Write
 from reservation.testing.messages import (
     Stored,
     category_of,

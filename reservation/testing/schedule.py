@@ -5,7 +5,7 @@ from datetime import timedelta
 from reservation.errors import RefusedError
 from reservation.postgres.connection import connect
 from reservation.serialization.durations import time_span
-from reservation.store.scheduling import bring_forward, write_due
+from reservation.store.writing.scheduling import bring_forward, write_due
 
 
 def pass_time(database_url: str, span: timedelta | str) -> int:

@@ -14,7 +14,7 @@ from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.client import MessageStore
-from reservation.store.writing import Write
+from reservation.store.writing.write import Write
 
 _QUERIES = load_queries("consumers.testing.crashing", "databases.sql")
 

@@ -23,7 +23,7 @@ from consumers.testing.embedded_server import embedded_server
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import AppPathError
-from reservation.store.writing import Write
+from reservation.store.writing.write import Write
 from reservation.testing.messages import declaration_of, sent
 
 T = TypeVar("T")

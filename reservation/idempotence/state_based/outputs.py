@@ -12,8 +12,9 @@ from reservation.handlers.returned import encode_events, encode_further, encode_
 from reservation.messages.message import StoredMessage
 from reservation.messages.written import WrittenAs, written_as
 from reservation.serialization import codec
-from reservation.store.scheduling import ScheduledRow, ScheduledWrite
-from reservation.store.writing import Row, Write, check_size
+from reservation.store.writing.batch import check_size
+from reservation.store.writing.scheduling import ScheduledRow, ScheduledWrite
+from reservation.store.writing.write import Row, Write
 
 _Stored = tuple[uuid.UUID, str, str, msgspec.Raw, msgspec.Raw]
 _decoder = msgspec.json.Decoder(list[_Stored])

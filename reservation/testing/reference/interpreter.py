@@ -32,7 +32,7 @@ from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.pseudo_event import starts
-from reservation.store.writing import Row
+from reservation.store.writing.write import Row
 from reservation.testing.calling import Call, call
 from reservation.testing.reference.log import MemoryLog, id_conflict
 from reservation.testing.reference.recognition import (

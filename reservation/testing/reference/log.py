@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
 from reservation.messages.comparison import same_json
 from reservation.messages.message import StoredMessage
-from reservation.store.scheduling import ScheduledRow
-from reservation.store.writing import Row
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 # When messages are stored, unless a test says otherwise: the same at every run.
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

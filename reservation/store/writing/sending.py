@@ -9,7 +9,7 @@ from reservation.errors import EncodeError
 from reservation.messages.ids import uuid7s
 from reservation.messages.stream_name import category
 from reservation.messages.written import written_as
-from reservation.store.writing import Write
+from reservation.store.writing.write import Write
 from reservation.tracing import current_tracing
 
 if TYPE_CHECKING:

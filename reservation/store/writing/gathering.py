@@ -14,7 +14,8 @@ from contextvars import Context
 from reservation.errors import CommitUnknownError, DatabaseUnavailableError
 from reservation.messages.stream_name import category
 from reservation.store.statements import Statement
-from reservation.store.writing import Row, WriteBatch, size_of
+from reservation.store.writing.batch import WriteBatch, size_of
+from reservation.store.writing.write import Row
 
 # What one statement takes at most. A single write that is longer is sent alone.
 MOST_WRITES = 500

@@ -23,9 +23,10 @@ from reservation.messages.written import WrittenAs, written_as
 from reservation.postgres.arrays import JsonArray, TextArray, UuidArray, fetch_all
 from reservation.serialization.durations import time_span
 from reservation.store.argument_checks import check_id
-from reservation.store.sending import in_span
 from reservation.store.statements import QUERIES, Statement
-from reservation.store.writing import Row, Write, check_size, row_of
+from reservation.store.writing.batch import check_size
+from reservation.store.writing.sending import in_span
+from reservation.store.writing.write import Row, Write, row_of
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Writing: messages are encoded, checked, and sent one by one, in batches, or later."""

@@ -1,0 +1,185 @@
+"""A message to be written, and the row that it is encoded into."""
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reservation.errors import EncodeError, RefusedError, StoreError
+from reservation.messages.metadata import Metadata
+from reservation.messages.written import WrittenAs, written_as
+from reservation.serialization import codec
+from reservation.store.argument_checks import (
+    check_expected,
+    check_id,
+    check_indexed,
+    check_metadata,
+    check_name,
+    check_stream,
+)
+
+
+class Row(NamedTuple):
+    """One message to be written, encoded; the attributes are those of a `Write`."""
+
+    id: uuid.UUID
+    stream_name: str
+    type: str
+    data: str
+    metadata: str | None
+    expected_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One message to be written.
+
+    Attributes:
+        message: an instance of a dataclass, whose name becomes the message type, unless the class
+            has a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
+        stream_name: where to.
+        id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
+        metadata: what caused it and what it belongs to; None for none.
+        expected_version: the position of the stream's last message, -1 if the stream must not
+            exist, None if it does not matter.
+    """
+
+    message: object
+    stream_name: str
+    id: uuid.UUID | None = None
+    metadata: Metadata | None = None
+    expected_version: int | None = None
+
+
+def to_one_stream(
+    messages: object | Sequence[object],
+    stream_name: str,
+    message_id: uuid.UUID | None,
+    metadata: Metadata | None,
+    expected_version: int | None,
+) -> list[Write]:
+    """Return the writes of one message, or of several, to the end of a stream.
+
+    Raises:
+        StoreError: there is no message, or one id for several.
+    """
+    if not isinstance(messages, list | tuple):
+        return [Write(messages, stream_name, message_id, metadata, expected_version)]
+    if message_id is not None:
+        raise StoreError("One id cannot serve several messages; give each its own in a Write")
+    if not messages:
+        raise StoreError(f"There is no message to write to {check_name(stream_name)}")
+    check_expected(expected_version, check_name(stream_name))
+    return [
+        Write(
+            message,
+            stream_name,
+            None,
+            metadata,
+            None if expected_version is None else expected_version + n,
+        )
+        for n, message in enumerate(messages)
+    ]
+
+
+def row_of(
+    write: Write,
+    new_id: uuid.UUID | None = None,
+    max_bytes: int = codec.DEFAULT_MAX_BYTES,
+    written: WrittenAs = written_as,
+) -> Row:
+    """Return a message, encoded.
+
+    Args:
+        write: the message.
+        new_id: its id if it has none; None where it has one.
+        max_bytes: how long the JSON text of its data, and of its metadata, may be.
+        written: gives the type and the version that messages of a class are written with.
+
+    Raises:
+        StoreError: the message cannot be written.
+    """
+    if not isinstance(write, Write):
+        raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
+    stream_name, expected = check_stream(write.stream_name), write.expected_version
+    message_id = check_id(new_id if write.id is None else write.id)
+    check_expected(expected, stream_name)
+    data = encode_data(write.message, stream_name, max_bytes)
+    name, version = written(type(write.message))
+    metadata = None
+    if write.metadata is not None or version is not None:
+        known = Metadata() if write.metadata is None else write.metadata
+        known = with_version(check_metadata(known, stream_name), name, version)
+        metadata = encode_metadata(known, name, stream_name, max_bytes)
+    return Row(message_id, stream_name, name, data, metadata, expected)
+
+
+def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadata:
+    """Return the metadata of a message with the version of its shape.
+
+    Args:
+        metadata: the metadata.
+        type_: the type of the message.
+        version: the version; None if none is written.
+
+    Raises:
+        EncodeError: it has another version, although the shape is that of the class.
+    """
+    if version is None or metadata.schema_version == version:
+        return metadata
+    if metadata.schema_version is not None:
+        raise EncodeError(
+            f"The metadata of a {type_} has a schema version, and its class is at version "
+            f"{version}; leave schema_version out"
+        )
+    return dataclasses.replace(metadata, schema_version=version)
+
+
+def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:
+    """Return the JSON text of a message.
+
+    Args:
+        message: a dataclass instance.
+        stream_name: where it is to be written.
+        max_bytes: how long the text may be.
+
+    Raises:
+        EncodeError: the message does not hold what its class declares, or holds what the store
+            cannot hold.
+        RefusedError: the message is a `Write`.
+    """
+    if isinstance(message, Write):
+        raise RefusedError(f"A Write is no message for {stream_name}; hand it to write_batch")
+    try:
+        return codec.encode(message, max_bytes)
+    except Exception as error:
+        raise EncodeError(
+            f"Cannot encode a {type(message).__name__} for {stream_name}: {codec.explain(error)}; "
+            f"a message is a dataclass whose fields hold what their types say"
+        ) from error
+
+
+def encode_metadata(
+    metadata: Metadata, type_: str, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES
+) -> str | None:
+    """Return the JSON text of the metadata of a message, None if it is empty.
+
+    Args:
+        metadata: the metadata.
+        type_: the type of the message.
+        stream_name: where that is to be written.
+        max_bytes: how long the text may be.
+
+    Raises:
+        EncodeError: the store cannot hold it.
+    """
+    try:
+        text = metadata.encode(max_bytes)
+    except Exception as error:
+        raise EncodeError(
+            f"Cannot encode a {type_} for {stream_name}, because of its metadata: "
+            f"{codec.explain(error)}"
+        ) from error
+    check_indexed(stream_name, metadata.correlation_stream_name)
+    return text
