@@ -6,23 +6,23 @@ They are compared with writers that hold the lock of the category through the fl
 import dataclasses
 import multiprocessing
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 
 from benchmarks import workload
-from benchmarks.harness import Bench, Result, benchmark
-from benchmarks.slow_disk import compiler, inherited, slow_disk
+from benchmarks.harness import Bench, Disk, Result, bench_on, benchmark
+from benchmarks.slow_disk import compiler
 from reservation import MessageStore, Write
-from reservation.postgres.embedded import start_embedded
 from reservation.store.writing.batch import WriteBatch
 
 TURNS, SECONDS = 3, 2.0
 # How many writers there are on each disk, and the ratio to be reached.
-BARS = {"slow": {1: 0.9, 8: 3.0, 32: 4.0}, "fast": {1: 0.9, 8: 0.9}}
+BARS: Mapping[Disk, Mapping[int, float]] = {
+    "slow": {1: 0.9, 8: 3.0, 32: 4.0},
+    "fast": {1: 0.9, 8: 0.9},
+}
 
 _processes = multiprocessing.get_context("fork")
 
@@ -34,11 +34,7 @@ def contended_writes(_: Bench) -> Iterator[Result]:
         print("contended_writes needs a C compiler, for a slow disk; there is none")
         return
     for disk, bars in BARS.items():
-        with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-            Path(folder).chmod(0o755)  # a server of root runs as another user
-            environment: Mapping[str, str] = slow_disk(Path(folder)) if disk == "slow" else {}
-            with inherited(environment):
-                own = Bench(start_embedded(Path(folder) / "postgres", delete=True))
+        with bench_on(disk) as own:
             for writers, bar in bars.items():
                 early, held = _rates(own, writers)
                 name = f"contended_writes, {writers}, {disk} disk"

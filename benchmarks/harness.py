@@ -6,14 +6,16 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from psycopg import conninfo, sql
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.slow_disk import inherited, slow_disk
 from reservation import install
 from reservation.postgres.connection import connect
 from reservation.postgres.embedded import start_embedded
@@ -67,6 +69,9 @@ def benchmark(function: Benchmark) -> Benchmark:
     return function
 
 
+Disk = Literal["slow", "fast"]
+
+
 class Bench:
     """What a benchmark is given: databases of its own."""
 
@@ -88,6 +93,17 @@ class Bench:
         # Over a connection of its own: a benchmark may have restarted the server.
         with connect(self.server_url, autocommit=True) as admin:
             admin.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+
+@contextlib.contextmanager
+def bench_on(disk: Disk) -> Iterator[Bench]:
+    """Give a server of one's own on a disk whose flushes take 2 ms longer, or on the one here."""
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # a server of root runs as another user
+        environment: Mapping[str, str] = slow_disk(Path(folder)) if disk == "slow" else {}
+        with inherited(environment):
+            server = start_embedded(Path(folder) / "postgres", delete=True)
+        yield Bench(server)
 
 
 def run(only: str | None, output: Path) -> bool:

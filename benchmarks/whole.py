@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from bank.invariants import check_invariants
 from bank.traffic import in_batches, make_traffic
 from benchmarks import workload
-from benchmarks.harness import Bench, Result, benchmark
+from benchmarks.harness import Bench, Result, bench_on, benchmark
 from benchmarks.peers import environment
 from benchmarks.peers.drain import drain, one_at_a_time
 from benchmarks.running import Running
+from benchmarks.slow_disk import compiler
 from reservation import MessageStore
 from reservation.postgres.connection import connect
 
@@ -26,8 +27,22 @@ def whole_pattern(bench: Bench) -> Iterator[Result]:
     These are a plain loop that handles some of the same commands one at a time, and PgQueuer with
     as many jobs. Sending is not counted, nor is the time until the first consumer has started.
     """
+    yield from _compared(bench, "whole_pattern")
+
+
+@benchmark
+def whole_pattern_slow_disk(_: Bench) -> Iterator[Result]:
+    """Do the same on a disk whose flushes take 2 ms longer, as those of networks do."""
+    if compiler() is None:
+        print("whole_pattern_slow_disk needs a C compiler, for a slow disk; there is none")
+        return
+    with bench_on("slow") as own:
+        yield from _compared(own, "whole_pattern_slow_disk")
+
+
+def _compared(bench: Bench, name: str) -> Iterator[Result]:
     print(
-        f"whole_pattern: {COUNT:,} commands to {ACCOUNTS} accounts in batches of "
+        f"{name}: {COUNT:,} commands to {ACCOUNTS} accounts in batches of "
         f"{workload.CONSUMED:,}, beside {SAMPLE:,} by a plain loop with one command a transaction, "
         f"and {COUNT:,} no-op jobs of PgQueuer; the median of {TURNS} turns; each consumer is a "
         f"process, and commits as the settings above say"
@@ -40,12 +55,10 @@ def whole_pattern(bench: Bench) -> Iterator[Result]:
         if compared:
             jobs.append(drain(bench, "pgqueuer", COUNT, workload.CONSUMED))
     ours = statistics.median(in_sets)
-    yield Result.rate(
-        "whole_pattern", ours, "a plain loop, one at a time", statistics.median(by_hand), 25
-    )
+    yield Result.rate(name, ours, "a plain loop, one at a time", statistics.median(by_hand), 25)
     if compared:
-        name = f"PgQueuer {environment.version('pgqueuer')}, no-op jobs"
-        yield Result.rate("whole_pattern", ours, name, statistics.median(jobs), 1.0)
+        peer = f"PgQueuer {environment.version('pgqueuer')}, no-op jobs"
+        yield Result.rate(name, ours, peer, statistics.median(jobs), 1.0)
 
 
 def through_consumers(bench: Bench) -> float:
