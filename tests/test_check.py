@@ -91,6 +91,14 @@ def test_a_store_in_order_is_in_order(connection, store, bank_check):
     assert findings(checked(connection), "note") == []
 
 
+def test_the_first_command_of_a_stream_is_no_reservation(connection, store):
+    """Only a message of the reservation category has the name of a reservation."""
+    store.write([deposit(), withdraw()], COMMANDS)
+    assert findings(checked(connection)) == []
+    drain(connection)
+    assert findings(checked(connection)) == []
+
+
 def test_an_empty_store_is_in_order(connection, bank_check):
     """A first deployment can be checked too."""
     assert bank_check().returncode == 0
