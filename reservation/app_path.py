@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reservation.component import Component
 from reservation.errors import AppPathError, ForeignPositionError
-from reservation.raised import note_own_code
+from reservation.raised import describe, note_own_code
 
 # Our packages, whose names are so common that a user's folder may have them too.
 COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
@@ -96,8 +96,9 @@ def _module(name: str, app_dir: str | Path | None) -> object:
             f"installed"
         ) from error
     except (Exception, SystemExit) as error:
+        note_own_code(name)
         raise AppPathError(
-            f"The module {name!r} cannot be imported: {type(error).__name__}: {error}"
+            f"The module {name!r} cannot be imported: {describe(error)}: {error}"
         ) from error
 
 

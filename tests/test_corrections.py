@@ -634,6 +634,8 @@ def test_a_key_that_an_upcaster_makes_is_compared_as_it_is_today(connection):
     former = {"number": 1, "tillId": "1", "amount": 2000}
     at = send(connection, former, "Pay", "till:command-1")
     drain_till(connection, till)
+    with pytest.raises(CorrectionError, match="give it the shape of the message"):
+        mend(connection, {"paymentId": "p1"}, at, component=till.component)
     with pytest.raises(CorrectionError, match="another key"):
         mend(connection, former | {"number": 2, "amount": 7}, at, component=till.component)
     done = mend(connection, former | {"amount": 7}, at, component=till.component)

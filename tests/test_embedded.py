@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from reservation.errors import DatabaseUnavailableError
+from reservation.postgres.connection import connect
+from reservation.postgres.embedded import data_folder
 from tests.processes import EXAMPLES
 
 pytestmark = pytest.mark.faults
@@ -114,3 +117,13 @@ def test_a_path_that_is_too_long_for_a_socket_is_named(shared):
         "the paths of its folders are too long for a socket; set XDG_RUNTIME_DIR to a folder of "
         "yours with a short path\n"
     )
+
+
+def test_a_server_that_has_stopped_is_told_apart(monkeypatch):
+    """Who uses its address after that gets to know when it runs."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        monkeypatch.setenv("XDG_DATA_HOME", home)
+        with pytest.raises(DatabaseUnavailableError, match="stops with the last command"):
+            connect(f"postgresql:///postgres?host={data_folder()}")
+    with pytest.raises(DatabaseUnavailableError, match="Check that it runs"):
+        connect("postgresql:///postgres?host=/tmp/nowhere")

@@ -215,7 +215,7 @@ def test_an_event_that_a_living_member_cannot_read_is_refused():
     assert found(with_event(Shaped), with_event(shape)).unfit == ()
     strict = dataclasses.make_dataclass("Shaped", [("account_id", str), ("more", int)])
     (problem,) = problems_of(with_event(shape), with_event(strict))
-    assert "because it lacks more" in problem
+    assert "because the event lacks more" in problem
 
 
 def test_a_version_that_a_living_member_does_not_know_is_refused():
@@ -232,7 +232,7 @@ def test_a_version_that_a_living_member_does_not_know_is_refused():
         return component
 
     (problem,) = problems_of(at(3), at(2))
-    assert "because it has version 3 of its shape, not 2" in problem
+    assert "because the event has version 3 of its shape, not 2" in problem
     assert found(at(2), at(2)).unfit == ()
 
 

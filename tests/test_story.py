@@ -199,7 +199,7 @@ def test_a_command_without_a_reservation_is_found_by_what_a_strategy_remembers(s
     assert story.outcome.text == "Handled"
 
 
-def test_what_a_text_may_mean_is_offered(store, connection, component):
+def test_what_a_text_may_mean_is_offered(store, connection, component, database_url):
     """A text is not taken for one thing where it names several."""
     store.write(Start("1", "Ann"), SENT)
     store.write(replace(take(), take_id="1"), SENT)
@@ -216,6 +216,9 @@ def test_what_a_text_may_mean_is_offered(store, connection, component):
         True,
     ) * 2
     assert kinds(tell(connection, second.text))[0] == "command"
+    said = invoke_cli("story", "1", "--as", "key", "--database-url", database_url).stdout
+    assert said.startswith("Several commands have this key; ask for one of them:\n")
+    assert f"{second.described}: reservation story --as message {second.text}\n" in said
     assert tell(connection, "1", meaning=Meaning.POSITION).entries[0].message.type == "Start"
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 
 from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import app_options, database_option, json_option
+from cli.common.tables import console
 from cli.consumers import letter_output
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration, history
@@ -36,6 +36,7 @@ def dead_letters() -> None:
 
     \b
     dead       the message failed, or cannot be handled
+    waiting    it failed, and waits for its next attempt
     parked     it waits behind a dead message of the same entity
     retry      it will be handled again
     handled    it was handled later
@@ -96,9 +97,12 @@ def list_command(
     elif not letters:
         click.echo("There are no dead letters.")
     else:
-        Console().print(letter_output.table(letters))
-        for line in letter_output.raised_lines(letters):
+        console().print(letter_output.table(letters))
+        raised = letter_output.raised_lines(letters)
+        for line in raised:
             click.echo(line)
+        if raised:
+            click.echo("For more: reservation dead-letters show POSITION")
 
 
 @dead_letters.command("show")
@@ -150,7 +154,7 @@ def show_command(
         )
     else:
         shown = letter_output.fields(letter, content, corrections, raised, decisions, with_data)
-        Console().print(shown)
+        console().print(shown)
 
 
 _reason = click.option("--reason", metavar="TEXT", help="Why; it is stored.")

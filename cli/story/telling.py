@@ -1,6 +1,7 @@
 """Telling a story on a terminal, or as JSON."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -55,11 +56,13 @@ def _print(story: Story, with_data: bool) -> None:
         for note in story.notes:
             click.echo(note)
     elif story.alternatives:
-        click.echo(story.notes[0] if story.notes else "This may mean several things.")
+        click.echo(story.notes[0] if story.notes else "This may mean several things:")
     if story.next_after is not None:
         click.echo(f"There may be more: go on with --after {story.next_after}.")
+    also = "It may also mean " if story.entries else ""
     for one in story.alternatives:
-        click.echo(f"It may also mean {one.described}: --as {one.meaning} {printable(one.text)}")
+        meant = f"--as {one.meaning} {shlex.quote(printable(one.text))}"
+        click.echo(f"{also}{one.described}: reservation story {meant}")
 
 
 def _lines(entries: Sequence[Entry], with_data: bool) -> Iterator[str]:

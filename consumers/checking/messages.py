@@ -129,7 +129,7 @@ def findings_of_types(component: Component[Any], types: list[CheckedType]) -> It
                     field.messages,
                     f"field {printable(field.field)}: {text} {field.messages:,} of "
                     f"{one.looked_at:,}",
-                    "its default is used"
+                    "its default is used; a field without one makes a message unreadable"
                     if text == "lacked by"
                     else "it is passed over when the message is decoded",
                 )

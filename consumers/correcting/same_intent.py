@@ -56,7 +56,10 @@ def check_same_intent(
     try:
         after = decoding.look(corrected, None)
     except MessageError as error:
-        raise CorrectionError(f"The correction cannot be used: {error}") from error
+        shape = ""
+        if component.declared_in(category).types.is_upcast(message.type):
+            shape = "; give it the shape of the message, which is upcast as that is"
+        raise CorrectionError(f"The correction cannot be used: {error}{shape}") from error
     if after is None:
         raise CorrectionError(
             f"{message} is of a type that the component {component.name!r} ignores, so there is "

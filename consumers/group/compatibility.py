@@ -274,9 +274,9 @@ def _unreadable(written: Shape, reader: ProcessDeclaration, type_: str) -> str |
     if read is None:
         return ""
     if read.version is not None and (written.version or 1) > read.version:
-        return f", because it has version {written.version} of its shape, not {read.version}"
+        return f", because the event has version {written.version} of its shape, not {read.version}"
     lacking = sorted(set(read.fields) - set(written.fields))
-    return f", because it lacks {printable(', '.join(lacking))}" if lacking else None
+    return f", because the event lacks {printable(', '.join(lacking))}" if lacking else None
 
 
 def _differences_of_command(

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection, conninfo
 
 from reservation.errors import DatabaseUnavailableError, StoreError
+from reservation.postgres.embedded import names_embedded
 from reservation.postgres.pooler import is_pooled
 from reservation.postgres.queries import load_queries
 
@@ -163,6 +164,11 @@ def _way_out(reason: str) -> str:
         return "Create it, with createdb or createuser, or name another"
     if "authentication failed" in reason or "no password" in reason:
         return "Check the user, and the password in PGPASSWORD, a service file or a password file"
+    if names_embedded(reason):
+        return (
+            "The embedded PostgreSQL stops with the last command that was started without an "
+            "address; start one, or unset RESERVATION_DATABASE_URL"
+        )
     return "Check that it runs, and the address in --database-url or RESERVATION_DATABASE_URL"
 
 

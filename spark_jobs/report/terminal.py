@@ -135,7 +135,8 @@ def _reissues(reissues: Reissues) -> Text:
 
 def _accepted(report: Report) -> Table:
     table = Table(title="Accepted; these do not count")
-    for column in ("id", "stream", "type", "by", "reason"):
+    table.add_column("id", no_wrap=True)
+    for column in ("stream", "type", "by", "reason"):
         table.add_column(column, overflow="fold")
     for one in report.accepted:
         cells = (
@@ -151,7 +152,8 @@ def _accepted(report: Report) -> Table:
 
 def _samples(report: Report) -> Table:
     table = Table(title=f"{len(report.findings)} of the rows that need attention")
-    for column in ("id", "stream", "type", "global position", "message id"):
+    table.add_column("id", no_wrap=True)  # it is copied from here
+    for column in ("stream", "type", "global position", "message id"):
         table.add_column(column, overflow="fold")
     for finding in report.findings:
         cells = (

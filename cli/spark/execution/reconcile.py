@@ -12,6 +12,7 @@ from rich.console import Console
 from cli.common.errors import COULD_NOT_RUN, NOT_IN_ORDER, exit_on_sigterm
 from cli.common.extras import require_extras
 from cli.common.lazy import load
+from cli.common.tables import console
 from cli.spark.execution.follow import follow_until_stopped
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component
@@ -114,7 +115,7 @@ def reconcile(
     if as_json:
         click.echo(json.dumps(printed))
     else:
-        print_report(report, reached, Console())
+        print_report(report, reached, console())
     is_stored = not store_report or _store(
         database_url,
         NewReport(

@@ -83,7 +83,9 @@ def _first(found: Sequence[Taken], nothing: Taken) -> Taken:
     offered = tuple(_offer(other) for other in others if other.meaning is not None)
     if taken.meaning is Meaning.KEY and same:
         several = (_offer(taken), *offered)
-        return Taken(notes=("Several commands have this key.",), alternatives=several)
+        return Taken(
+            notes=("Several commands have this key; ask for one of them:",), alternatives=several
+        )
     return replace(taken, alternatives=(*taken.alternatives, *offered))
 
 
