@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from bank import account
-from bank.messages import Deposited
+from bank.messages import Deposited, Open, Opened
 from consumers.batch import reading
 from consumers.batch.batch import Batch
 from consumers.decisions.blocking import FailurePolicy
@@ -17,10 +17,10 @@ from consumers.group.positions import Positions
 from consumers.runtime.context import ConsumerContext
 from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
-from reservation.errors import LockTimeoutError, PositionLostError, StoreError
+from reservation.errors import LockTimeoutError, MessageError, PositionLostError, StoreError
 from reservation.idempotence.reserve import reserve
 from reservation.store.notifications import Notices, set_notices
-from tests.bank import RESERVED, claim, event_types, session
+from tests.bank import RESERVED, claim, drain, event_types, session
 from tests.consuming import running, until
 from tests.controls import COMMANDS, deposit, open_, withdraw
 
@@ -142,6 +142,56 @@ def test_a_conflict_leaves_nothing_of_the_first_attempt(keeping, store):
     result = batch.run(positions, 100, policy=POLICY)
     assert result.counts == {"reserved": 1, "conflict": 1}
     assert [stream for _, stream in result.conflicts] == [f"{RESERVED}-123+d0"]
+
+
+@pytest.mark.parametrize("state", ["09000", "23514", "P0001", "UE001"])
+def test_a_refusal_at_the_commit_is_that_of_a_message(keeping, connection, store, state):
+    """What a deferred trigger refuses is a dead letter, whatever the trigger calls it."""
+    connection.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE 'refused' USING ERRCODE = '{state}'; END $$;"
+        "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON message_store.messages "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        f"WHEN (NEW.stream_name = '{RESERVED}-123+bad') EXECUTE FUNCTION refuse()"
+    )
+    batch, positions = after_one(keeping, store)
+    store.write([deposit("d1"), deposit("bad"), deposit("d2")], COMMANDS)
+    with pytest.raises(MessageError):  # the ordinary way has tried it too
+        batch.run(positions, 100, policy=POLICY)
+    counts = drain(connection).counts
+    assert (counts["reserved"], counts["dead"], counts["handled"]) == (1, 1, 2)  # d2 is parked
+
+
+def test_batches_that_are_reserved_grow_again(keeping, store):
+    """After a batch that ended early, each that is reserved reads twice as much."""
+    large = Component("account", id="account_id")
+    large.reserve(type(deposit()), into=RESERVED, entity="account_id", key="deposit_id")
+
+    @large.initiate(Open)
+    def begin(command: Open, context) -> Opened:
+        return Opened(command.account_id, "x" * 2_000, command.time, command.time)
+
+    batch = Batch(ConsumerContext.of(keeping, large, SENT), batch_bytes=1_000)
+    positions = claim(keeping, large.name, SENT)
+    store.write([open_(str(n)) for n in range(3)], COMMANDS)
+    store.write([deposit(f"d{n}") for n in range(300)], COMMANDS)
+    read = []
+    while not read or read[-1]:
+        read.append(batch.run(positions, 100, policy=POLICY).read)
+    assert max(read) > 64
+    assert sum(read) == 303
+
+
+def test_long_keys_are_not_asked_for_again_and_again(keeping, store, exchanges):
+    """A name that the server does not vouch for is looked at, and the next one too."""
+    batch, positions = after_one(keeping, store)
+    taken = []
+    for n in range(3):
+        store.write(deposit(f"{n}" * 700), COMMANDS)
+        exchanges.clear()
+        assert batch.run(positions, 100, policy=POLICY).counts == {"reserved": 1}
+        taken.append(exchanges.count(keeping))
+    assert taken[0] > taken[1] == taken[2]
 
 
 def test_a_position_that_was_lost_reserves_nothing(keeping, connection, store):

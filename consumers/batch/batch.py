@@ -226,6 +226,8 @@ class Batch:
         if not isinstance(found, Reserved):
             return attempt(known=found, at_once=found is not None, looks_ahead=looks_ahead)
         positions.committed(reserving.part, found.to)
+        if found.read:
+            self._reading.size.used_all()
         return BatchResult(reserving.part, found.to, found.read, found.counts, ended=found.ended)
 
     def _run(

@@ -56,6 +56,10 @@ class BatchSize:
             if two_steps is not None and two_steps(message) is not first:
                 self._most = n
                 return n
+        self.used_all()
+        return len(messages)
+
+    def used_all(self) -> None:
+        """Note that all messages that were read make up a batch."""
         if self._most is not None:
             self._most = min(2 * self._most, _ENOUGH)
-        return len(messages)

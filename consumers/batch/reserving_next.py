@@ -147,7 +147,8 @@ class ReservingNext:
 
     def was_read(self, batch: ReadBatch) -> None:
         """Note what the last batch had that was decided on."""
-        self._fitted = None not in batch.key_streams
+        streams = batch.key_streams
+        self._fitted = all(name is not None and len(name) <= SURELY_FITS for name in streams)
         if self._was_refused:
             self._was_refused, self._waits = False, len(batch.messages) // _FEW
         elif self._waits:

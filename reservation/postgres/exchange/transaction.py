@@ -13,7 +13,7 @@ from reservation.postgres.connection import check_encoding
 from reservation.postgres.exchange.exchange import BEGIN, Beginning, exchange
 from reservation.postgres.exchange.keeping_connection import End, KeepingConnection
 from reservation.postgres.exchange.request import Answer, Request
-from reservation.postgres.sqlstates import Fault, fault_of
+from reservation.postgres.sqlstates import Fault, fault_at_commit, fault_of
 
 
 @contextlib.contextmanager
@@ -71,7 +71,8 @@ def run_transaction(beginning: Beginning) -> list[Answer] | None:
     try:
         return beginning.answers()
     except psycopg.Error as error:
-        if not isinstance(error, RaiseException) and fault_of(error) is not Fault.MESSAGE:
+        fault = fault_at_commit(error) if was_refused(connection) else fault_of(error)
+        if not isinstance(error, RaiseException) and fault is not Fault.MESSAGE:
             raise
     finally:
         _roll_back(connection)
