@@ -81,8 +81,8 @@ def _run(spark: "SparkSession", url: str, ledger: Ledger, state: Path | None = N
 def _session(url: str) -> "Iterator[SparkSession]":
     """Give a session as the command starts it."""
     with exported_snapshot(url) as snapshot:
-        size = snapshot.size()
-    with spark_session(url, size=size) as spark:
+        is_small = snapshot.is_small()
+    with spark_session(url, is_small=is_small) as spark:
         yield spark
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyspark
 
 from spark_jobs.session import java
-from spark_jobs.session.size import Size
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 120.0
@@ -26,7 +25,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def quick() -> list[str]:
     """Return options that let a job on a cluster finish soon."""
     properties = {
-        "spark.driver.extraJavaOptions": java.options(Size.SMALL),
+        "spark.driver.extraJavaOptions": java.options(),
         "spark.executor.extraJavaOptions": QUICK,
         "spark.sql.shuffle.partitions": "4",
     }

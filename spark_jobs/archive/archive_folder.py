@@ -38,7 +38,7 @@ _FORMER = 1
 _MANIFEST = "_manifest.json"
 _LOCK = "_LOCK"
 
-# About the number of messages of a small log (`spark_jobs.session.size`).
+# About the number of messages of a small log (`spark_jobs.snapshot.snapshot`).
 _FEW = 200_000
 
 

@@ -50,7 +50,7 @@ def follow(
     with ExitStack() as opened:
         with exported_snapshot(run.database_url) as snapshot:
             # A missing database or schema is reported before Java starts.
-            size = snapshot.size()
+            is_small = snapshot.is_small()
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
@@ -63,7 +63,7 @@ def follow(
                 conf=run.conf,
                 app=run.app,
                 app_dir=run.app_dir,
-                size=size,
+                is_small=is_small,
             )
         )
         opened.enter_context(watch(spark))

@@ -61,7 +61,7 @@ def decoded(
                 conf=conf,
                 app=app,
                 app_dir=app_dir,
-                size=snapshot.size(),
+                is_small=snapshot.is_small(),
             ) as spark,
             nullcontext() if watch is None else watch(spark),
         ):

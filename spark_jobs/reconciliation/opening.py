@@ -24,7 +24,6 @@ from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here, jobs, judged_by
 from spark_jobs.reconciliation.state import heads, incremental, new_messages, stored_state
 from spark_jobs.session.settings import interpreted
-from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot
 
@@ -48,7 +47,7 @@ def opened(
     archive = _archive(run, Declaration.of(component), snapshot)
     reading = Reading(run, snapshot, spark, archive)
     if run.state is None:
-        read = reading(is_few=snapshot.size() is Size.SMALL)
+        read = reading(is_few=snapshot.is_small())
         prefilter = _prefilter(run, read, progress, snapshot, archive) if judges else None
         taking = FullRun(read, progress, prefilter)
         # Few rows are left, unless all are looked at in detail.
@@ -111,7 +110,7 @@ def _prefilter(
         with interpreted(read.spark):
             return Prefilter(jobs(run), PrefilterInput(made.seen, read.at, few.at), progress)
     archived = 0 if archive is None else sum(archive.counts.values())
-    is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
+    is_small = snapshot.is_small() and (archive is None or archive.is_small)
     if isinstance(read, Jdbc) or is_small:
         return None
     of_all = fingerprints.of_messages(read, component, progress, run.app, app_dir(run))

@@ -65,7 +65,7 @@ def working(
             conf=[*run.conf, *([] if run.jdbc is None else [f"spark.jars={run.jdbc.resolve()}"])],
             app=run.app,
             app_dir=run.app_dir,
-            size=snapshot.size(),
+            is_small=snapshot.is_small(),
         ) as spark,
         nullcontext() if watch is None else watch(spark),
     ):

@@ -15,7 +15,6 @@ from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.session import java, package, preflight, settings
 from spark_jobs.session.failure import reason
-from spark_jobs.session.size import Size
 
 LOCAL = "local[*]"
 
@@ -32,7 +31,7 @@ def spark_session(
     conf: Sequence[str] = (),
     app: str | None = None,
     app_dir: str | Path = ".",
-    size: Size = Size.LARGE,
+    is_small: bool = False,
 ) -> Iterator[SparkSession]:
     """Open a Spark session for the jobs, and stop it at the end.
 
@@ -47,7 +46,7 @@ def spark_session(
         conf: further properties as ``KEY=VALUE``, which override those that are set here.
         app: the app path of a component whose modules the workers need.
         app_dir: the folder that the app path starts from.
-        size: the size of the store.
+        is_small: whether the store is small.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
@@ -66,7 +65,7 @@ def spark_session(
             session = _connected(remote, added)
         elif is_local:
             os.environ[DATABASE_VARIABLE] = database_url
-            properties = settings.local_properties(scratch, size)
+            properties = settings.local_properties(scratch, is_small=is_small)
             session = _started(master, {**properties, **added}, log)
         else:
             properties = settings.cluster_properties(master, database_url, scratch)

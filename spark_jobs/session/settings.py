@@ -13,7 +13,6 @@ from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.common.errors import SparkSettingError
 from spark_jobs.session import java
 from spark_jobs.session.credentials import holds_a_credential, is_credential
-from spark_jobs.session.size import Size
 
 # The property for how long to wait for a cluster to take up work.
 PATIENCE = "spark.reservation.executorTimeout"
@@ -128,16 +127,16 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def local_properties(scratch: Path, size: Size) -> dict[str, str]:
+def local_properties(scratch: Path, *, is_small: bool) -> dict[str, str]:
     """Return the properties of Spark on this machine: no listener, no UI, private files.
 
     Args:
         scratch: the folder for its files.
-        size: of the store; jobs on a small one are planned only once.
+        is_small: whether the store is small; jobs on a small one are planned only once.
     """
-    of_size = {
+    properties = {
         "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
-        "spark.driver.extraJavaOptions": java.options(size),
+        "spark.driver.extraJavaOptions": java.options(),
         "spark.python.daemon.module": "spark_jobs.source.daemon",
         # Sorting and summing spill to disk sooner, so that Java's memory stays small.
         "spark.memory.fraction": "0.3",
@@ -148,9 +147,9 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
     }
-    if size is Size.SMALL:
-        of_size |= OF_FEW_ROWS
-    return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **of_size}
+    if is_small:
+        properties |= OF_FEW_ROWS
+    return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **properties}
 
 
 def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:

@@ -24,7 +24,6 @@ from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
 from spark_jobs.common.declaration import Declaration, passes_in
-from spark_jobs.session.size import Size
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.corrections import corrections
@@ -41,6 +40,9 @@ GRACE = timedelta(minutes=5)
 
 # About how many messages one part of a read holds: what a worker can group in memory.
 _MOST_FOR_ONE = 250_000
+
+# 64 MB in pages, some 200,000 messages: what a log that is small has at most.
+_SMALL = 8_192
 
 # About how many messages a page of the log holds, and into how many parts it is divided at least.
 _FOR_A_PAGE, _FEWEST = 32, 8
@@ -174,10 +176,10 @@ class Snapshot:
             return {}
         return {one.finding: one for one in finding_decisions.accepted(self._connection)}
 
-    def size(self) -> Size:
-        """Return the size of the log."""
+    def is_small(self) -> bool:
+        """Return whether the log is so small that dividing the work takes longer than doing it."""
         with translated():
-            return Size.of(ranges.pages(self._connection))
+            return ranges.pages(self._connection) < _SMALL
 
     def number_of_parts(self, more: int = 0) -> int:
         """Return into how many parts all messages are divided, of which each is of bounded size.

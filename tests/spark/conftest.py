@@ -13,7 +13,6 @@ from reservation import MessageStore, install
 from reservation.postgres.connection import connect
 from spark_jobs.session import java
 from spark_jobs.session.session import spark_session
-from spark_jobs.session.size import Size
 from spark_jobs.source.source import MessageStoreSource
 
 # Where Debian's package libpostgresql-jdbc-java puts it.
@@ -38,11 +37,9 @@ def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]
 def spark(spark_database_url: str) -> Iterator[SparkSession]:
     """Give a Spark session with the source ``message_store``."""
     # All tests share one Java process, which lasts long enough for its optimized code to pay off.
-    conf = [f"spark.driver.extraJavaOptions={java.options(Size.LARGE)}"]
+    conf = [f"spark.driver.extraJavaOptions={java.options()} -XX:TieredStopAtLevel=4"]
     conf += [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
-    with spark_session(
-        spark_database_url, master="local[2]", conf=conf, size=Size.SMALL
-    ) as session:
+    with spark_session(spark_database_url, master="local[2]", conf=conf, is_small=True) as session:
         session.dataSource.register(MessageStoreSource)
         yield session
 

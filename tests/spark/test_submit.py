@@ -13,7 +13,6 @@ from bank import account
 from spark_jobs.jobs.submit import PARTS, alone, part
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.session import java
-from spark_jobs.session.size import Size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.clusters import HOME
@@ -53,7 +52,7 @@ def test_each_job_alone_gives_its_part(spark, spark_connection, spark_store, spa
 
 def submit(*arguments, cwd, **environment):
     """Run a job's module with spark-submit."""
-    quickly = ["--driver-java-options", java.options(Size.SMALL)]
+    quickly = ["--driver-java-options", java.options()]
     return subprocess.run(
         [HOME / "bin" / "spark-submit", "--master", "local[1]", *quickly, *arguments],
         cwd=cwd,
