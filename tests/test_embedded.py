@@ -127,3 +127,14 @@ def test_a_server_that_has_stopped_is_told_apart(monkeypatch):
             connect(f"postgresql:///postgres?host={data_folder()}")
     with pytest.raises(DatabaseUnavailableError, match="Check that it runs"):
         connect("postgresql:///postgres?host=/tmp/nowhere")
+
+
+def test_a_user_without_a_home_is_told_the_same(monkeypatch):
+    """A container may run as a user that has no home."""
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    with pytest.raises(RuntimeError):
+        data_folder()
+    with pytest.raises(DatabaseUnavailableError, match="Check that it runs"):
+        connect("postgresql:///postgres?host=/tmp/nowhere&user=nobody")

@@ -26,7 +26,11 @@ def data_folder() -> Path:
 
 def names_embedded(text: str) -> bool:
     """Return whether a text names a socket of the command line's own embedded PostgreSQL."""
-    return str(data_folder()) in text or f"/{_BELOW}/" in text
+    try:
+        folder = str(data_folder())
+    except RuntimeError:  # a user without a home has none there
+        return False
+    return folder in text or f"/{_BELOW}/" in text
 
 
 def pgserver() -> ModuleType:
