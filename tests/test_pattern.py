@@ -24,7 +24,7 @@ from reservation.errors import (
 )
 from reservation.messages.message import followed_id
 from reservation.postgres.connection import connect
-from reservation.store import writing
+from reservation.store.writing import batch as written_batch
 from tests.bank import RESERVED, batch, batches, broken, drain, event_types
 from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
 
@@ -127,7 +127,7 @@ def test_events_that_are_too_long_together_are_written_in_parts(connection, stor
     """Events that are too long for one statement are written in parts."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
     batch(connection, "account:command").run(100)
-    monkeypatch.setattr(writing, "MOST_BYTES", 1500)
+    monkeypatch.setattr(written_batch, "MOST_BYTES", 1500)
     reserved = batch(connection, RESERVED)
     with pytest.raises(MessageError, match="5 messages are"):
         reserved.run(100)

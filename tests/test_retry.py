@@ -585,7 +585,7 @@ def test_status_and_list_show_when_the_next_attempt_is_due(store, patient, datab
     assert "2 waiting, the first until" in " ".join(
         invoke_cli("status", env=env | {"COLUMNS": "300"}).stdout.split()
     )
-    table = invoke_cli("dead-letters", "list", env=env).stdout  # whole lines, as it is no terminal
+    table = invoke_cli("dead-letters", "list", env=env | {"COLUMNS": "300"}).stdout
     assert table.endswith("For more: reservation dead-letters show POSITION\n")
     assert f"{due.astimezone():%Y-%m-%d %H:%M}" in table
     listed = json.loads(invoke_cli("dead-letters", "list", "--json", env=env).stdout)

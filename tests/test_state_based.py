@@ -42,7 +42,7 @@ from reservation.maintenance.pruning import Pruned, prune_states
 from reservation.messages.message import followed_id
 from reservation.postgres.arrays import IntArray, TextArray
 from reservation.postgres.connection import connect
-from reservation.store import writing
+from reservation.store.writing import batch as written_batch
 from reservation.store.writing.write import Row
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, batches, drain, session
@@ -465,7 +465,7 @@ def test_an_output_that_cannot_be_stored_is_refused_before_the_state_is(connecti
 def test_outputs_that_are_too_long_together_are_the_handlers_error(connection, store, monkeypatch):
     """Outputs that are too long together are an error of the handler."""
     store.write(Add("1"), SENT)
-    monkeypatch.setattr(writing, "MOST_BYTES", 100)
+    monkeypatch.setattr(written_batch, "MOST_BYTES", 100)
     with pytest.raises(HandlerError, match=r"handler of Add .* cannot publish: The 2 messages"):
         batches(connection, tally())
     assert versions(connection) == []

@@ -22,7 +22,7 @@ from reservation.errors import (
 )
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connect
-from reservation.store import writing
+from reservation.store.writing import batch as written_batch
 from tests.controls import COMMANDS, deposit, open_, withdraw
 
 
@@ -301,7 +301,7 @@ def test_a_message_that_does_not_match_its_class_is_refused(store):
 def test_a_batch_that_is_too_long_for_the_server_is_refused(store, monkeypatch, text):
     """A batch that is too long is refused; its messages can be written one by one."""
     writes = [Write(deposit(f"{n}{text}"), COMMANDS) for n in range(4)]
-    monkeypatch.setattr(writing, "MOST_BYTES", 1600)
+    monkeypatch.setattr(written_batch, "MOST_BYTES", 1600)
     with pytest.raises(StoreError, match=r"The 4 messages are \d+ bytes long together.* batches"):
         store.write_batch(writes)
     assert [store.write_batch([write]) for write in writes] == [[0], [1], [2], [3]]
