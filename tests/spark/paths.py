@@ -14,7 +14,7 @@ from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.reconciliation.state import changes
-from spark_jobs.session import size
+from spark_jobs.snapshot import snapshot as snapshots
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.spark.following import Following
 
@@ -125,7 +125,7 @@ class Paths:
             return Jdbc(spark, jdbc_url(self._jdbc_address), snapshot, declaration), None
 
         with monkeypatch.context() as patched:
-            patched.setattr(size, "_SMALL", 0)
+            patched.setattr(snapshots, "_SMALL", 0)
             yield "fingerprints of the server", self._report()
             patched.setattr(prefilter, "_FEW", -1)
             yield "fingerprints of the server, many doubtful", self._report()
@@ -138,7 +138,7 @@ class Paths:
         """Return the results of reading an archive too, small or not."""
         yield "archive", self._report(archive=archive)
         with monkeypatch.context() as patched:
-            patched.setattr(size, "_SMALL", 0)
+            patched.setattr(snapshots, "_SMALL", 0)
             yield "archive, by fingerprints", self._report(archive=archive)
 
     def follow(self, seconds):

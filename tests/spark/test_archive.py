@@ -26,7 +26,7 @@ from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run
-from spark_jobs.session import size
+from spark_jobs.snapshot import snapshot as snapshots
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import MADE, MESSAGE, TYPES, CategoryQuery
@@ -530,7 +530,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
     short = dataclasses.replace(wanted, latency=(), volume=(), reissues=None)
     # Of a store that is not small only what is doubtful is looked at row by row.
     with monkeypatch.context() as patched:
-        patched.setattr(size, "_SMALL", 0)
+        patched.setattr(snapshots, "_SMALL", 0)
         assert reconcile(with_archive=False) == short
     result = archive()
     assert all(0 < category.added < 20 for category in result.categories)
@@ -544,7 +544,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
         ("archived reservations", RESERVED, copies - 2),
     ]
     assert reconcile(details=True) == wanted
-    monkeypatch.setattr(size, "_SMALL", 0)
+    monkeypatch.setattr(snapshots, "_SMALL", 0)
     assert reconcile() == short
 
 
@@ -625,7 +625,7 @@ def test_late_commits_behind_an_archive_are_judged(
     assert found != before
     assert reconcile(state=state) == found
     assert reconcile(state=tmp_path / "another") == found
-    monkeypatch.setattr(size, "_SMALL", 0)
+    monkeypatch.setattr(snapshots, "_SMALL", 0)
     assert reconcile() == found
 
 
@@ -670,5 +670,5 @@ def test_contents_that_the_first_form_hashed_otherwise_are_compared(
     archive()
     assert [run.version for run in there(folder).runs] == [1, 2]
     assert reconcile() == wanted
-    monkeypatch.setattr(size, "_SMALL", 0)
+    monkeypatch.setattr(snapshots, "_SMALL", 0)
     assert reconcile() == wanted

@@ -20,7 +20,7 @@ from spark_jobs.analysis.verdicts import meaning
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run
-from spark_jobs.session import size
+from spark_jobs.snapshot import snapshot as snapshots
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests import shops
 from tests.bank import batch, drain
@@ -92,7 +92,7 @@ def test_the_consumers_and_spark_take_the_same_for_conflicts(
     assert conflicts >= 5
     for small in (True, False):
         if not small:
-            monkeypatch.setattr(size, "_SMALL", 0)
+            monkeypatch.setattr(snapshots, "_SMALL", 0)
         (counted,) = reconcile(f"shops.{how}").categories
         assert counted.conflict_mismatches == 0
         assert counted.missing == 0
@@ -113,7 +113,7 @@ def test_only_what_differs_is_read_with_its_data(spark_connection, reconcile, mo
         raw(spark_connection, SENT, *sent(n, new()))
     for small in (True, False):
         if not small:
-            monkeypatch.setattr(size, "_SMALL", 0)
+            monkeypatch.setattr(snapshots, "_SMALL", 0)
         (counted,) = reconcile("shops.server").categories
         assert (counted.duplicates, counted.conflicts, compared) == (2, 0, [])
     for message in (new(currency="EUR"), new(currency="USD"), old()):
@@ -159,7 +159,7 @@ def test_what_means_the_same_as_a_correction_is_a_reissue(
         drain(spark_connection, component)
         found = [reconcile(name, state=tmp_path / "state", verify=True), reconcile(name)]
         with monkeypatch.context() as patched:
-            patched.setattr(size, "_SMALL", 0)
+            patched.setattr(snapshots, "_SMALL", 0)
             found.append(reconcile(name))
         counts = {
             (one.commands, one.duplicates, one.conflicts, one.missing, one.conflict_mismatches)

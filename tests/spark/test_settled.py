@@ -19,7 +19,7 @@ from spark_jobs.common.result import VIOLATIONS
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
-from spark_jobs.session import size
+from spark_jobs.snapshot import snapshot as snapshots
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import RESERVED, batch, drain
 from tests.commands import invoke_cli
@@ -58,7 +58,7 @@ class Reconciling:
         """Give the reports of a run over all rows, one by fingerprints, and one of a state."""
         yield self.report()
         with self._monkeypatch.context() as patched:
-            patched.setattr(size, "_SMALL", 0)
+            patched.setattr(snapshots, "_SMALL", 0)
             yield self.report()
         yield self.report(state=self._folder / "state", verify=True)
 
