@@ -154,7 +154,7 @@ class Inspector:
             component: whose declaration the messages are compared with.
             category: one of its categories.
         """
-        self._component, self._category = component, category
+        self._component = component
         self._declared = component.declared_in(category)
         self.role = declared_categories(component)[category]
         self._types = declared_types(component, category, self.role)
@@ -231,8 +231,7 @@ class Inspector:
         declared = self._declared.reservations.get(message.type)
         if declared is None:
             return
-        into = declared.into or self._component.command_category
-        if into != self._category or not is_reservation(declared, message):
+        if not is_reservation(declared, message):
             declared.stream_name(command, message.stream_name)
         elif is_misnamed(declared, message, command):
             tally.misnamed += 1

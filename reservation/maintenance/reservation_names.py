@@ -17,6 +17,7 @@ from reservation.errors import DeclarationError
 from reservation.idempotence.reserve import Reservation, beneath_its_command
 from reservation.idempotence.server_keys import server_rules
 from reservation.messages.message import StoredMessage, printable
+from reservation.messages.stream_name import category as category_of
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -58,9 +59,7 @@ def check_names(
     for category in [*component.reservation_categories, *within]:
         for message in _sample(connection, category):
             declared = component.reservations.get(message.type)
-            if declared is None or (declared.into or component.command_category) != category:
-                continue
-            if is_reservation(declared, message):
+            if declared is not None and is_reservation(declared, message):
                 _check_name(component, declared, message)
         for message in _suspicious(connection, component, category) if entirely else ():
             _check_name(component, component.reservations[message.type], message)
@@ -127,16 +126,19 @@ def _at(connection: Connection[Any], positions: list[int]) -> list[StoredMessage
 def is_reservation(declared: Reservation, message: StoredMessage) -> bool:
     """Return whether a message stands where only a reservation does.
 
-    In a reservation category that is the first message of each stream. In the command category it
-    is a message that says that it is a copy, beneath the stream of the command that it follows.
+    In the category that commands of its type are reserved into, that is the first message of each
+    stream. Where they are reserved in the command category, it is a message that says that it is a
+    copy, beneath the stream of the command that it follows.
 
     Args:
         declared: how commands of its type are reserved.
-        message: a message of the category that these are reserved into.
+        message: a message of any category of the component.
     """
     if message.position != 0:
         return False
-    return declared.into is not None or beneath_its_command(message)
+    if declared.into is None:
+        return beneath_its_command(message)
+    return category_of(message.stream_name) == declared.into
 
 
 def is_misnamed(declared: Reservation, message: StoredMessage, command: object) -> bool:
