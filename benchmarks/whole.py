@@ -32,7 +32,7 @@ def whole_pattern(bench: Bench) -> Iterator[Result]:
 
 @benchmark
 def whole_pattern_slow_disk(_: Bench) -> Iterator[Result]:
-    """Do the same on a disk whose flushes take 2 ms longer, as those of networks do."""
+    """Do the same on a disk whose flushes take 2 ms longer, as those of network storage do."""
     if compiler() is None:
         print("whole_pattern_slow_disk needs a C compiler, for a slow disk; there is none")
         return
