@@ -86,7 +86,7 @@ def _rehearse(spark: SparkSession) -> None:
     seen = partial(grouping.summed, made.mapInArrow, parts=1)
     of_all = PrefilterInput(seen, lambda _: read, lambda _: read)
     # As a large store is judged, and as a small one.
-    for plans in (nullcontext(), settings.interpreted(spark)):
+    for plans in (nullcontext(), settings.having(spark, settings.OF_FEW_ROWS)):
         with plans:
             for prefilter in (None, Prefilter(jobs, of_all, progress)):
                 whole = FullRun(read, progress, prefilter)

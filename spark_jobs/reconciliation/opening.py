@@ -23,7 +23,7 @@ from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here, jobs, judged_by
 from spark_jobs.reconciliation.state import heads, incremental, new_messages, stored_state
-from spark_jobs.session.settings import interpreted
+from spark_jobs.session.settings import OF_FEW_ROWS, having
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot
 
@@ -52,7 +52,7 @@ def opened(
         taking = FullRun(read, progress, prefilter)
         # Few rows are left, unless all are looked at in detail.
         is_few = prefilter is not None and prefilter.sums.is_few and not run.details
-        with unpersisted(taking.kept), interpreted(spark) if is_few else nullcontext():
+        with unpersisted(taking.kept), having(spark, OF_FEW_ROWS) if is_few else nullcontext():
             yield taking
         return
     with stored_state.opened(run.state, component.name, judged_by(run)) as state:
@@ -75,7 +75,7 @@ def opened(
             step.sum_up()
             # Few rows are left, unless all are looked at in detail.
             is_few = step.is_few_in_doubt and not run.details
-            with interpreted(spark) if is_few else nullcontext():
+            with having(spark, OF_FEW_ROWS) if is_few else nullcontext():
                 yield step
             if run.verify:
                 whole = reading.fingerprints(made.seed, is_of_server=made.is_of_server)
@@ -107,7 +107,7 @@ def _prefilter(
         few = dataclasses.replace(read, is_here=is_here(run))
         made = ServerFingerprints(read, component, progress, fingerprints.new_seed())
         # Arrow does the work, and Spark sees few rows.
-        with interpreted(read.spark):
+        with having(read.spark, OF_FEW_ROWS):
             return Prefilter(jobs(run), PrefilterInput(made.seen, read.at, few.at), progress)
     archived = 0 if archive is None else sum(archive.counts.values())
     is_small = snapshot.is_small() and (archive is None or archive.is_small)

@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -47,11 +47,21 @@ OF_FEW_ROWS = {
 }
 
 
+# Of what is cached with long rows. By default Spark caches up to 10,000 rows in a batch, and each
+# task holds a batch in memory, also for a while after its end.
+OF_LONG_ROWS = {"spark.sql.inMemoryColumnarStorage.batchSize": "8"}
+
+
 @contextmanager
-def interpreted(session: SparkSession) -> Iterator[None]:
-    """Have plans that are made meanwhile interpreted, as is best for few rows."""
-    before = {name: session.conf.get(name, None) for name in OF_FEW_ROWS}
-    for name, value in OF_FEW_ROWS.items():
+def having(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
+    """Set properties for plans that are made meanwhile.
+
+    Args:
+        session: the session.
+        properties: the properties, which get their former values on exit.
+    """
+    before = {name: session.conf.get(name, None) for name in properties}
+    for name, value in properties.items():
         session.conf.set(name, value)
     try:
         yield

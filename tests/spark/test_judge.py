@@ -1,12 +1,18 @@
 """The verdict on each command and reservation, on messages made by hand."""
 
+import math
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 
 from reservation import Component, MessageIdInEvents
 from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.sketches import grouping
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.prefilter import GroupSums
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.spark.messages import message, reading
@@ -15,6 +21,7 @@ from tests.spark.messages import whole as prefiltered
 pytestmark = pytest.mark.spark
 
 POSITION = 100
+BATCH_SIZE = "spark.sql.inMemoryColumnarStorage.batchSize"
 KEY = "t-1+k"
 
 
@@ -283,3 +290,21 @@ def test_a_key_with_a_recorded_conflict_is_examined(spark):
     (counted, _) = job.results(taking.take(job))
     assert (counted.duplicates, counted.conflict_mismatches) == (1, 1)
     assert [row.global_position for row in taking.findings().collect()] == [3]
+
+
+def test_long_rows_are_cached_a_few_at_a_time(spark):
+    """What Spark caches together is in memory as a whole, which would be 10,000 rows."""
+    progress = Progress({"a:command": Consumed(POSITION)})
+    made = fingerprints.of_messages(reading(spark, [command(1)]), component(), progress, "", None)
+
+    def seen(sketches):
+        rows = grouping.summed(made.mapInArrow, sketches, parts=1)
+        return reduce(DataFrame.union, [rows] * 20).coalesce(1)
+
+    before = spark.conf.get(BATCH_SIZE)
+    sums = GroupSums([CommandsJob(component(), "", Path())], seen, progress)
+    rows = sums.kept.count()
+    cached = sums.kept._jdf.queryExecution().withCachedData().cacheBuilder()
+    assert cached.cachedColumnBuffers().count() == math.ceil(rows / 8) > 1
+    assert spark.conf.get(BATCH_SIZE) == before
+    sums.kept.unpersist()

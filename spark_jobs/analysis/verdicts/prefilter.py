@@ -25,6 +25,7 @@ from spark_jobs.analysis.verdicts import judging
 from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
 from spark_jobs.common.caching import kept_on_disk
 from spark_jobs.common.concurrency import run_concurrently
+from spark_jobs.session.settings import OF_LONG_ROWS, having
 from spark_jobs.snapshot.progress import Progress
 
 # Reads the messages at the positions in the column ``global_position`` of a DataFrame.
@@ -81,7 +82,9 @@ class GroupSums:
         """
         sums, self.kept = seen([job.sketch(progress) for job in jobs]), None
         if not is_here:
-            sums = self.kept = kept_on_disk(sums)
+            # The positions of messages make rows long.
+            with having(sums.sparkSession, OF_LONG_ROWS):
+                sums = self.kept = kept_on_disk(sums)
         self._is_here = is_here
         self._groups = {
             job.name: job.groups(sums.where(F.col("job") == n)) for n, job in enumerate(jobs)

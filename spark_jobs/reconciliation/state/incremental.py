@@ -47,7 +47,7 @@ from spark_jobs.reconciliation.state.stored_state import (
     not_here,
     run_name,
 )
-from spark_jobs.session.settings import interpreted
+from spark_jobs.session.settings import OF_FEW_ROWS, having
 from spark_jobs.snapshot.progress import Progress
 
 # Opens, for as long as its context lasts, what reads some of the messages; is given whether they
@@ -196,7 +196,7 @@ class IncrementalRun:
         watched = {name: of.rows for name, of in self._watched.items() if of.rows is not None}
         is_whole = self._is_whole or len(watched) < len(self._jobs)
         # Arrow does the work, and Spark sees few rows.
-        with interpreted(self._spark):
+        with having(self._spark, OF_FEW_ROWS):
             if is_whole or self._before is None:
                 everything = self._fingerprints()
                 self._summed = changes.sum_up(self._spark, self._jobs, everything, self._progress)
