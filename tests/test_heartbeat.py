@@ -7,7 +7,10 @@ import pytest
 
 from consumers.group import heartbeat as module
 from consumers.group.heartbeat import Heartbeat
+from reservation import install
+from reservation.postgres.connection import connect
 from tests.processes import PATIENCE
+from tests.servers import OwnServer
 
 LEASE = 60.0
 
@@ -15,6 +18,10 @@ LEASE = 60.0
 @pytest.fixture
 def member(connection):
     """Return the id of a member whose lease has expired."""
+    return join(connection)
+
+
+def join(connection):
     ((member,),) = connection.execute(
         "INSERT INTO reservation.members (consumer, category, process, expires_at)"
         " VALUES ('purse', 'purse:command', 'here:1', now() - interval '1 day') RETURNING member"
@@ -61,6 +68,28 @@ def test_the_lease_is_renewed_while_a_block_takes_long(connection, heartbeat, me
         wait_for(lambda: is_renewed(connection, member))
     query = "SELECT expires_at - now() < make_interval(secs => %s) FROM reservation.leases"
     assert connection.execute(query, [LEASE]).fetchone() == (True,)
+
+
+def test_a_beat_waits_for_no_standby(server_folder, monkeypatch):
+    """A lease is renewed, and others see it, while a standby that commits wait for is away."""
+    monkeypatch.setattr(module, "INTERVAL", module.INTERVAL / 100)
+    server = OwnServer(server_folder / "postgres")
+    try:
+        with connect(server.address, autocommit=True) as connection:
+            install(connection)
+            member = join(connection)
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            connection.execute("SELECT pg_reload_conf()")
+            show = "SHOW synchronous_standby_names"
+            wait_for(lambda: connection.execute(show).fetchone() == ("nobody",))
+            heartbeat = Heartbeat(server.address, "reservation test", LEASE)
+            heartbeat.member = member
+            with heartbeat:
+                wait_for(lambda: is_renewed(connection, member))
+            heartbeat.close()
+            wait_for(lambda: not threads())
+    finally:
+        server.close()
 
 
 def test_a_short_block_opens_no_connection(heartbeat, member, connection, monkeypatch):
