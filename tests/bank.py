@@ -112,6 +112,31 @@ def wait_until_drained(
         time.sleep(0.02)
 
 
+def holder(connection: Connection[Any], category: str) -> int:
+    """Return the process that holds the first partition of a category."""
+    rows = connection.execute(
+        "SELECT process FROM reservation.positions p JOIN reservation.members m "
+        "ON m.member = p.holder WHERE p.category = %s AND p.partition = 0",
+        [category],
+    ).fetchall()
+    return int(rows[0][0].rpartition(":")[2])
+
+
+def lengthen_leases(connection: Connection[Any]) -> None:
+    """Let no lease expire, however long a process gets no time; sessions that end still count."""
+    connection.execute(
+        """
+        CREATE FUNCTION public.lengthen() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+          NEW.expires_at := NEW.expires_at + interval '5 minutes';
+          RETURN NEW;
+        END $$;
+        CREATE TRIGGER lengthen BEFORE INSERT OR UPDATE ON reservation.leases
+        FOR EACH ROW EXECUTE FUNCTION public.lengthen();
+        """
+    )
+
+
 def broken(connection: Connection[Any], acknowledged: Any = ()) -> dict[str, list[str]]:
     """Return the broken invariants, with what breaks them."""
     found = check_invariants(connection, acknowledged)

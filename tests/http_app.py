@@ -5,7 +5,6 @@ is seen to be another one.
 """
 
 import multiprocessing
-import socket
 import threading
 import uuid
 from collections.abc import Callable
@@ -90,6 +89,10 @@ def principal(request: Request) -> str | None:
     return token if scheme == "Bearer" else None
 
 
+# Servers and consumers start at the same time, and either may take long.
+STANDARD = {"scope": principal, "timeout": PATIENCE}
+
+
 def rendered(outcome: Any, version: str) -> JSONResponse:
     if outcome.state == "rejected":
         return JSONResponse({"reason": outcome.reason, "drawn": uuid.uuid4().hex}, 402)
@@ -115,7 +118,7 @@ def starlette_app(
     return Starlette(
         routes=[*routes, Route("/accounts/{account_id}/deposits", post_deposit, methods=["POST"])],
         middleware=[
-            Middleware(Idempotency, **{"database_url": database_url, "scope": principal, **options})
+            Middleware(Idempotency, **{**STANDARD, "database_url": database_url, **options})
         ],
     )
 
@@ -127,7 +130,7 @@ class Body(BaseModel):
 def fastapi_app(database_url: str, *, version: str = "1", **options: Any) -> Any:
     """Return the application in FastAPI."""
     app = FastAPI()
-    app.add_middleware(Idempotency, **{"database_url": database_url, "scope": principal, **options})
+    app.add_middleware(Idempotency, **{**STANDARD, "database_url": database_url, **options})
 
     @app.post("/accounts/{account_id}/deposits")
     async def post_deposit(
@@ -218,12 +221,6 @@ class Server:
         self._process.kill()
         self._process.join(PATIENCE)
         self._told.close()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 def key_headers(key: str, tenant: str = "alice", **more: str) -> dict[str, str]:

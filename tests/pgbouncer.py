@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from tests.ports import free_port
 from tests.processes import PATIENCE
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -30,8 +30,7 @@ def pgbouncer(database_url: str, folder: Path, pool_mode: str, **settings: objec
         for name, value in conninfo.conninfo_to_dict(database_url).items()
         if name in ("host", "port", "dbname", "user", "password")
     }
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with psycopg.connect(database_url) as connection:
         user = connection.info.user
     lines = {

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any, Self
 import psycopg
 
 from consumers.testing.embedded_server import HASTY, embedded_server
+from tests.ports import free_port
 
 DEFAULT_IMAGE = "postgres:17"
 
@@ -85,7 +85,17 @@ class OwnServer:
 
     def start(self) -> None:
         """Start it again; return when it lets clients in."""
-        self._server.ensure_postgres_running()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self._server.ensure_postgres_running()  # which waits for ten seconds at most
+                psycopg.connect(self.address).close()
+            except (subprocess.TimeoutExpired, psycopg.OperationalError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
 
     def close(self) -> None:
         """Stop it for good."""
@@ -127,7 +137,8 @@ class Standby:
 
     def start(self) -> None:
         """Copy the server and follow it; return when it lets readers in."""
-        self._run("pg_basebackup", "-d", self._primary.address, "-D", self.folder, "-R")
+        copy = ("pg_basebackup", "-c", "fast", "-R", "-d", self._primary.address)
+        self._run(*copy, "-D", self.folder)
         options = f"-h '' -k {self.folder} -p 5433"
         log = self._place / "log"
         self._run("pg_ctl", "-D", self.folder, "-w", "-l", log, "-o", options, "start")
@@ -211,8 +222,7 @@ class OwnContainer:
         except docker.errors.DockerException as error:
             raise Missing(f"no Docker engine answers: {error}") from error
         # Always the same port, so that the address is valid after a restart.
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.address = f"postgresql://postgres:a-secret@127.0.0.1:{port}/postgres"
         self._network = self._docker.networks.create(f"reservation-test-{port}", driver="bridge")
         try:

@@ -88,15 +88,19 @@ def most_memory(process):
 
 def reach(connection, started, category):
     """Wait until a consumer has handled all messages of a category."""
-    deadline = time.monotonic() + PATIENCE
     wanted = connection.execute(
         "SELECT max(global_position) FROM message_store.messages "
         "WHERE message_store.category(stream_name) = %s",
         [category],
     ).fetchone()[0]
-    while connection.execute(
-        "SELECT position FROM reservation.positions WHERE category = %s", [category]
-    ).fetchall() != [(wanted,)]:
+    last, deadline = None, 0.0
+    while (
+        now := connection.execute(
+            "SELECT position FROM reservation.positions WHERE category = %s", [category]
+        ).fetchall()
+    ) != [(wanted,)]:
+        if now != last:  # it may take long, but not without any progress
+            last, deadline = now, time.monotonic() + PATIENCE
         assert started.process.poll() is None, started.log
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -311,6 +311,7 @@ async def test_waiting_too_long_for_a_lock(client, database_url, store, setting,
             with pytest.raises(StoreError, match=r"earlier statement .* roll back"):
                 await client.on(own).write(deposit(), COMMANDS)
             await own.rollback()
+            await own.execute("SET statement_timeout = 0")
             assert await client.on(own).stream_version(COMMANDS) == NO_STREAM
 
 
@@ -361,10 +362,10 @@ async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
     client, database_url, admin, store
 ):
     """A session that the server ended for idling is a lost connection."""
-    options = "-cidle_in_transaction_session_timeout=300ms"
-    own = await client.connect(database_url, options=options)
+    own = await client.connect(database_url)
     pid = own.info.backend_pid
     await client.on(own).write(deposit(), COMMANDS)
+    await own.execute("SET idle_in_transaction_session_timeout = '300ms'")
     while admin.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall():
         pass
     with pytest.raises(DatabaseUnavailableError, match=r"was lost.*idle"):

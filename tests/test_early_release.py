@@ -114,6 +114,10 @@ def test_a_session_that_waited_releases_early_for_a_while(disk, reader, later):
         with contended(disk, reader):
             first = later(store.write, deposit(), COMMANDS)
         assert first.result() == 0
+        connection.execute(  # or a slow machine would be too late
+            "SELECT set_config('reservation.early_until', "
+            "(current_setting('reservation.early_until')::numeric + 60)::text, false)"
+        )
         with disk.held():
             second = later(store.write, deposit("d2"), COMMANDS)
             until_flushing(reader, second)

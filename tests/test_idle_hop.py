@@ -81,6 +81,9 @@ def consumers(connection, database_url, monkeypatch):
     set_notices(connection, on=True)
     for name in ("loop.consumer.POLL", "loop.consumer.TURN", "group.membership.TURN"):
         monkeypatch.setattr(f"consumers.{name}", NEVER)
+    # Nor does a slow machine make a batch long, or a connection late.
+    monkeypatch.setattr("consumers.group.heartbeat.INTERVAL", NEVER)
+    monkeypatch.setattr("reservation.store.notifications.CONNECT_TIMEOUT", int(PATIENCE))
     consumers = Consumers(database_url, monkeypatch)
     consumers.wait(*MOST)
     yield consumers

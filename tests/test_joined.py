@@ -93,7 +93,7 @@ def test_async_messages_that_waited_are_handled_at_a_time_again(
     async def refund(command, entity, context):
         if down:
             raise ConnectionError
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             await together.wait()
         return Refunded(command.payment_id)
 

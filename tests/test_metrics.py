@@ -39,6 +39,7 @@ def test_the_metrics_of_all_processes_are_at_one_port(database_url, store):
         started.ready()
         messages = ("reservation_messages_total", "account")
         until(lambda: started.figure(*messages, RESERVED, "handled") == 2)
+        until(lambda: started.figure(*messages, COMMANDS, "duplicate") == 1)
         until(lambda: started.figure("reservation_partitions_held", *READS) == 16)
         figures = started.figures()
         counted = {

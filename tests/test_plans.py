@@ -52,7 +52,7 @@ def growing(size):
 @contextmanager
 def log(admin, server_url, template, size, statistics) -> Iterator[dict[str, Connection]]:
     """Give sessions on a log: one that is new, and one that is older than its messages."""
-    database = f"large_{os.getpid()}"
+    database = f"large_{size.sent}_{os.getpid()}"
     name = sql.Identifier(database)
     calls = (bounded(size) | growing(size)).values()
     admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, sql.Identifier(template)))

@@ -115,6 +115,10 @@ def test_a_partition_is_not_taken_while_its_former_holder_commits(
     connection, other, store, updates
 ):
     """The taker passes the row over, gets it at its next turn, and begins behind the commit."""
+    connection.execute(  # this is about the row's lock, however long the transaction idles
+        "CREATE OR REPLACE FUNCTION reservation.end_hung_session(member bigint) RETURNS void "
+        "LANGUAGE plpgsql AS 'BEGIN END'"
+    )
     store.write([open_(), deposit()], COMMANDS)
     former = join(connection)
     positions = holding(connection, former)

@@ -12,7 +12,7 @@ from consumers.group.administration import apply_changes, find_idle, plan_move
 from reservation.errors import LockTimeoutError, StoreError
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.postgres.connection import connect
-from tests.bank import batches, broken, drain, event_types
+from tests.bank import batches, broken, drain, event_types, lengthen_leases
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
@@ -225,8 +225,11 @@ def test_invalid_moves_are_refused(reservation, connection, arguments, problem):
         ["partitions", "bank:account", "4"],
     ],
 )
-def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url, arguments):
+def test_a_consumer_that_runs_is_named_and_left_alone(
+    connection, reservation, database_url, arguments
+):
     """A running consumer is named by host and process, and its position is not moved."""
+    lengthen_leases(connection)
     with Started(database_url, "--only", "commands") as started:
         started.wait_for("consumer_started")
         done = reservation(*arguments, status=2)

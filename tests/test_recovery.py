@@ -24,7 +24,7 @@ from reservation.postgres.connection import connect
 from reservation.postgres.exchange.exchange import exchange
 from reservation.store.notifications import set_notices
 from reservation.store.partition import Partition
-from tests.bank import RESERVED, broken, event_types, session
+from tests.bank import RESERVED, broken, event_types, lengthen_leases, session
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
 from tests.processes import PATIENCE, Started
@@ -261,6 +261,7 @@ def test_a_consumer_that_was_taken_over_while_away_stands_by(
     connection, store, admin, database_url
 ):
     """A consumer that finds a newer epoch on its new connection stands by."""
+    lengthen_leases(connection)
     with Started(database_url, "--only", "commands") as older:
         older.wait_for("consumer_started", epoch=1)
         older.process.send_signal(signal.SIGSTOP)
@@ -348,8 +349,11 @@ def test_a_member_that_does_not_know_whether_it_joined_joins_again(
     assert connection.execute("SELECT FROM reservation.members").fetchall() == []
 
 
-def test_a_consumer_waits_for_a_commit_of_its_earlier_connection(connection, store, database_url):
+def test_a_consumer_waits_for_a_commit_of_its_earlier_connection(
+    connection, store, database_url, monkeypatch
+):
     """A consumer waits for a commit of its earlier connection and continues behind it."""
+    monkeypatch.setattr("consumers.group.positions.LONGEST_PAUSE", "5min")
     store.write([deposit(f"d{n}") for n in range(7)], COMMANDS)
     with session(database_url) as first, session(database_url) as second:
         membership = Membership(first, "account", COMMANDS, GroupShare(), Log("account", COMMANDS))

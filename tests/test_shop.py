@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests import chance
-from tests.http_app import free_port
+from tests.ports import free_port
 from tests.processes import EXAMPLES, PATIENCE, Started, run_cli
 
 ORDERS = 60
@@ -170,7 +170,9 @@ def test_an_order_is_paid_refused_or_declined(database_url, store, tmp_path):
         shown = shop.until("alice", placed["order"], {"paid"})
         assert shown["receipt"].startswith("charge-")
         assert shop.show("bob", placed["order"]).status_code == 404
-        assert shop.order("bob", "lamp", "1")[1]["order"] != placed["order"]
+        of_bob = shop.order("bob", "lamp", "1")[1]["order"]
+        assert of_bob != placed["order"]
+        shop.until("bob", of_bob, {"paid"})
         assert shop.order("alice", "yacht", "2") == (422, {"reason": "there is no yacht"})
         _, declined = shop.order("broke", "book", "1")
         shown = shop.until("broke", declined["order"], {"cancelled"})

@@ -11,7 +11,7 @@ from psycopg import conninfo
 
 from consumers.supervisor.supervisor import MOST_DEATHS
 from reservation.postgres.connection import connect
-from tests.bank import RESERVED, broken, event_types
+from tests.bank import RESERVED, broken, event_types, holder, lengthen_leases
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli, wait_until_gone
 
@@ -46,14 +46,15 @@ def test_each_consumer_runs_alone(store, database_url):
     assert event_types(store) == ["Opened", "Deposited"]
 
 
-def test_a_dead_consumer_is_restarted_a_limited_number_of_times(admin, store, database_url):
+def test_a_dead_consumer_is_restarted_a_limited_number_of_times(
+    admin, connection, store, database_url
+):
     """A dead consumer is restarted; after several deaths in a row the command ends."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
         for n in range(MOST_DEATHS + 1):
-            # The last child is the consumer of the copies, at first and whenever it was started.
-            psutil.Process(started.process.pid).children()[-1].kill()
+            os.kill(holder(connection, RESERVED), signal.SIGKILL)
             if n < MOST_DEATHS:
                 started.wait_for("consumer_died", category=RESERVED, how="by signal 9")
                 started.wait_for("consumer_started", category=RESERVED)
@@ -73,8 +74,11 @@ def test_consumers_whose_supervisor_is_killed_stop_by_themselves(admin, database
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_same_consumer_started_twice_stands_by_and_takes_over(store, database_url, number):
+def test_the_same_consumer_started_twice_stands_by_and_takes_over(
+    connection, store, database_url, number
+):
     """A consumer started twice stands by and takes over when the first one ends or dies."""
+    lengthen_leases(connection)
     with Started(database_url, "--only", "commands") as first:
         first.wait_for("consumer_started", epoch=1)
         with Started(database_url, "--only", "commands") as second:

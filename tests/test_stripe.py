@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from reservation import Component, Reject
 from reservation.http import Idempotency, KeyedRequest
-from tests.http_app import PATIENCE, Server, consuming, free_port, principal
+from tests.http_app import PATIENCE, Server, consuming, principal
+from tests.ports import free_port
 from tests.test_http_kills import poll
 
 

@@ -406,8 +406,10 @@ def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, data
     )
     with Watched(database_url) as started:
         for _ in range(account.attempts + 2):
-            until(lambda: connection.execute(sleeping).fetchall())
-            connection.execute(f"SELECT {how} FROM ({sleeping}) AS s")
+            ((pid,),) = until(lambda: connection.execute(sleeping).fetchall())
+            connection.execute(f"SELECT {how} FROM (SELECT %s::int AS pid) AS s", [pid])
+            # Or the next one could cancel the same sleep.
+            until(lambda: (pid,) not in connection.execute(sleeping).fetchall())  # noqa: B023
         (line,) = wait_until_awaited(started, RESERVED)
         until(lambda: connection.execute(sleeping).fetchall())
         status, body = started.ask("/readyz")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.http_app import free_port
 from tests.pages import ROOT, Block, all_blocks
+from tests.ports import free_port
 from tests.processes import PATIENCE, Started
 
 FOLDER = ROOT / "docs/tutorial"

@@ -89,7 +89,7 @@ class Processes:
 
     def log(self) -> str:
         """Return the log of the processes."""
-        return (self._folder / "log").read_text()
+        return _logged(self._folder)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -201,9 +201,9 @@ class Supervised:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
         self._status: int | None = None
+        self._starts = 0
 
     def __enter__(self) -> "Supervised":
-        self._log = (self._folder / "log").open("w")
         self._start()
         self._thread.start()
         return self
@@ -212,18 +212,20 @@ class Supervised:
         self._ending.set()
         self.kill_all()
         self._thread.join(PATIENCE)
-        self._log.close()
 
     def _start(self) -> None:
-        self._logged = self._size()
-        self._process = subprocess.Popen(
-            self._command,
-            env=self._environment(),
-            cwd=self._folder,
-            stderr=self._log,
-            stdout=self._log,
-            start_new_session=True,
-        )
+        self._starts += 1
+        # A log of its own, since the consumers of a killed one go on for a moment.
+        self._log = self._folder / f"log-{self._starts:03}"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment(),
+                cwd=self._folder,
+                stderr=log,
+                stdout=log,
+                start_new_session=True,
+            )
 
     def _supervise(self) -> None:
         while True:
@@ -233,9 +235,6 @@ class Supervised:
                     return
                 self._start()
             time.sleep(0.02)
-
-    def _size(self) -> int:
-        return (self._folder / "log").stat().st_size
 
     def _all(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
@@ -270,7 +269,7 @@ class Supervised:
     def _asked(self) -> bool:
         """Ask it to stop, if it is ready for that: it runs, and has logged an event."""
         with self._lock:
-            if self._process.poll() is not None or self._size() == self._logged:
+            if self._process.poll() is not None or not self._log.stat().st_size:
                 return False
             self._ending.set()
             self._process.send_signal(signal.SIGTERM)
@@ -286,10 +285,14 @@ class Supervised:
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             return ["it does not stop"]
-        log = (self._folder / "log").read_text()
         found = [] if self._status == 0 else [f"it stopped with status {self._status}"]
-        if self._status == 1 and "ended unexpectedly (by signal 9)" in log[self._logged :]:
+        if self._status == 1 and "ended unexpectedly (by signal 9)" in self._log.read_text():
             found = []  # a consumer was killed just before the stop, and the supervisor says so
-        if "Traceback" in _ORPHANED.sub("", log):
+        if "Traceback" in _ORPHANED.sub("", _logged(self._folder)):
             found.append("there is a traceback in the log")
         return found
+
+
+def _logged(folder: Path) -> str:
+    """Return what was logged, start after start."""
+    return "".join(log.read_text() for log in sorted(folder.glob("log-*")))

@@ -1,6 +1,7 @@
 """The pages of dead letters and reconciliations in a real browser."""
 
 import pytest
+from playwright.sync_api import expect
 
 from consumers.dead_letters import search
 from consumers.dead_letters.search import Filter
@@ -39,7 +40,7 @@ def test_letters_are_corrected_retried_and_discarded(acting, open_page, filled_u
     page.get_by_label("Reason").fill("the shop sent cents twice")
     check(page)
     page.get_by_role("button", name="Show what changes").click()
-    assert page.locator("ins").all_text_contents() == ["250"]
+    expect(page.locator("ins")).to_have_text(["250"])
     check(page)
     page.get_by_role("button", name="Apply the correction").click()
     assert page.get_by_role("status").first.text_content().startswith("1 dead letter corrected")
@@ -83,5 +84,5 @@ def test_reports_are_read_on_a_phone(acting, open_page, filled_url):
     page.get_by_role("button", name="Reopen").wait_for()
     check(page)
     page.get_by_role("link", name="Accepted findings").click()
-    assert page.get_by_text("the sender confirmed 20").is_visible()
+    expect(page.get_by_text("the sender confirmed 20")).to_be_visible()
     check(page)

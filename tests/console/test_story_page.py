@@ -109,10 +109,11 @@ def test_a_story_is_accessible_and_fits(page, serving):
 @pytest.mark.slow
 def test_a_story_is_found_with_the_keyboard(page, serving):
     """A slash leads to the search, Enter tells, and the address can be sent to somebody."""
-    page.goto(f"{serving.url}/consumers")
-    page.keyboard.press("g")
-    page.keyboard.press("s")
-    page.wait_for_url("**/story")
+    with browsing.stopped_clock(page):
+        page.goto(f"{serving.url}/consumers")
+        page.keyboard.press("g")
+        page.keyboard.press("s")
+        page.wait_for_url("**/story")
     page.locator("main").focus()
     page.keyboard.press("/")
     page.keyboard.type("o-2/1")

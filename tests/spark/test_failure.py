@@ -11,6 +11,7 @@ from rich.console import Console
 from cli.spark.execution.progress import progress
 from spark_jobs.session.activity import Activity, Tasks
 from spark_jobs.session.failure import reason
+from tests.consuming import until
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +56,7 @@ def test_spark_shows_its_progress(spark, tmp_path):
             while "1 of 2 tasks done" not in printed.getvalue():
                 assert job.is_alive()
         job.join()
-    assert source.now() == Tasks(0, 0, 0)
+    until(lambda: source.now() == Tasks(0, 0, 0))  # Spark tells of the end a moment later
     quiet = io.StringIO()
     with progress(Console(file=quiet)) as watch, watch(spark):
         pass
