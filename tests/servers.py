@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,17 +85,9 @@ class OwnServer:
 
     def start(self) -> None:
         """Start it again; return when it lets clients in."""
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                self._server.ensure_postgres_running()  # which waits for ten seconds at most
-                psycopg.connect(self.address).close()
-            except (subprocess.TimeoutExpired, psycopg.OperationalError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
+        with suppress(subprocess.TimeoutExpired):  # after ten seconds, and it goes on starting
+            self._server.ensure_postgres_running()
+        _wait_for_clients(self.address)
 
     def close(self) -> None:
         """Stop it for good."""
@@ -239,7 +231,7 @@ class OwnContainer:
             raise
 
     def __enter__(self) -> Self:
-        self._wait()
+        _wait_for_clients(self.address)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -280,7 +272,7 @@ class OwnContainer:
     def start(self) -> None:
         """Start it again; return when it lets clients in."""
         self._container.start()
-        self._wait()
+        _wait_for_clients(self.address)
 
     def disconnect(self) -> None:
         """Cut off its network; it keeps running."""
@@ -289,16 +281,18 @@ class OwnContainer:
     def connect(self) -> None:
         """Give its network back; return when it can be reached."""
         self._network.connect(self._container)
-        self._wait()
+        _wait_for_clients(self.address)
 
-    def _wait(self) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                psycopg.connect(self.address, connect_timeout=2).close()
-            except psycopg.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
+
+def _wait_for_clients(address: str) -> None:
+    """Return when a server lets clients in."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(address, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from consumers.group.membership import LEASE
 from reservation.messages import stream_name
-from tests.bank import RESERVED, broken, claim, event_types, wait_until_drained
+from tests.bank import RESERVED, broken, claim, event_types, lengthen_leases, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
 from tests.processes import PATIENCE, Started, run_cli
@@ -256,6 +256,19 @@ def test_each_log_event_of_a_member_has_its_partitions(connection, store, databa
             assert "partitions" in line
             assert set(line.get("taken", [])) <= set(line["partitions"])
     assert first.log.count('"part"') == 0
+
+
+def test_a_member_that_stands_by_logs_that_it_has_no_partitions(connection, database_url):
+    """Of three members, one has none of two partitions, and its log events say so."""
+    lengthen_leases(connection)
+    arguments = (database_url, "--only", "commands", "--workers", "2", "--partitions", "2")
+    with Started(*arguments) as holders:
+        for _ in range(2):
+            holders.wait_for("consumer_started")
+        with Started(database_url, "--only", "commands") as third:
+            third.wait_for("standing_by", partitions=[])
+            assert third.stop() == 0
+        assert holders.stop() == 0
 
 
 def test_a_process_that_is_ended_while_it_stops_logs_its_partitions(

@@ -63,7 +63,7 @@ def test_a_handler_that_exceeds_the_grace_period_is_ended(
         app.wait()
         began = time.monotonic()
         assert started.stop() == 0
-        assert time.monotonic() - began >= 0.5
+        assert 0.5 <= time.monotonic() - began < 5
         abandoned = started.wait_for("batch_abandoned", category=RESERVED)
         assert abandoned["grace"] == 0.5  # so it ended by itself, and was not killed for it
         assert abandoned["level"] == "warning"
