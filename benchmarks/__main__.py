@@ -12,7 +12,9 @@ from benchmarks import (
     idempotence,
     idle,
     large,
+    large_entity,
     memory,
+    message_db,
     notice,
     old_snapshot,
     pattern,
@@ -39,9 +41,11 @@ MODULES = (
     answers,
     gathering,
     contention,
+    message_db,
     tracing,
     console,
     large,
+    large_entity,
     spark,
 )
 

@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 from bank import account
+from bank.messages import Deposit
 from benchmarks.waiting import WAIT, deposit
+from reservation.declaration.table import declarations
 
 CONCURRENCY = 100
 
@@ -14,5 +16,4 @@ async def _await_and_deposit(command: Any, entity: Any, context: Any) -> Any:
     return deposit(command, entity, context)
 
 
-account.handlers["Deposit"] = _await_and_deposit
-account.concurrency["Deposit"] = CONCURRENCY
+declarations(account).own.declare(Deposit, handler=_await_and_deposit, concurrency=CONCURRENCY)

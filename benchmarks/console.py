@@ -56,13 +56,11 @@ def console(bench: Bench) -> Iterator[Result]:
             "letters": "/dead-letters",
             "letters_by_text": "/dead-letters?text=HTTPError",
             "letters_of_entity": "/dead-letters?entity=account-7",
-            "reconciliations": "/reconciliations",
             "story_of_id": _story(id_),
             "story_of_position": _story(str(last + 8_001)),
             "story_of_stream": _story(f"account-{account}"),
             "story_of_entity_and_key": _story(f"{account}+d5000"),
             "story_of_key": _story("d5000"),
-            "story_of_correlation": _story(f"transfer0-{ledger.keys // 5 * 5 - 500}"),
             "story_of_unknown": _story("nothing-has-this-name"),
         }
         with _serving(url) as (opener, address):

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.slow_disk import inherited, slow_disk
-from reservation import install
+from reservation.admin import install
 from reservation.postgres.connection import connect
 from reservation.postgres.embedded import start_embedded
 

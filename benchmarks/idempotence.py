@@ -16,20 +16,18 @@ from psycopg import Connection, sql
 
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
-from reservation import (
-    Component,
-    Context,
+from reservation import Component, Context, MessageStore, Write
+from reservation.declaration.table import declarations
+from reservation.idempotence.strategy import Strategy
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
+from reservation.strategies import (
     MessageIdInEvents,
-    MessageStore,
     PositionInEvents,
     Processed,
     Revisions,
     StateBased,
-    Write,
 )
-from reservation.idempotence.strategy import Strategy
-from reservation.postgres.connection import connect
-from reservation.postgres.queries import load_queries
 
 TURNS, ACCOUNTS = 20, 500
 
@@ -65,11 +63,11 @@ class Balance:
 Declare = Callable[[], Component]
 
 
-def _handled(once: Strategy | None = None) -> Component:
-    """Declare a component whose handler uses one strategy, or none."""
+def _handled(once: Strategy | None = None, **key: Any) -> Component:
+    """Declare a component whose handler uses a key, a strategy, or neither."""
     account = Component("account", entity=Balance, id="account_id")
 
-    @account.handle(Pay, once=once)
+    @account.handle(Pay, once=once, **key)
     def pay(command: Pay, balance: Balance, context: Context) -> Paid | None:
         if not command.amount:
             return None
@@ -88,14 +86,6 @@ def _handled(once: Strategy | None = None) -> Component:
     return account
 
 
-def _reserved(into: str | None) -> Component:
-    """Declare one whose commands are reserved, into another category or within their own."""
-    account = _handled()
-    entity = None if into is None else "account_id"
-    account.reserve(Pay, key="pay_id", into=into, entity=entity)
-    return account
-
-
 WITHOUT = "no check"
 STRATEGIES: dict[str, Declare] = {
     WITHOUT: _handled,
@@ -107,8 +97,7 @@ STRATEGIES: dict[str, Declare] = {
     "Revisions(source=None)": lambda: _handled(Revisions(source=None)),
     'StateBased("whole")': lambda: _handled(StateBased("whole")),
     'StateBased("delta")': lambda: _handled(StateBased("delta")),
-    "reserve(into=…)": lambda: _reserved("accountTransaction"),
-    "reserve()": lambda: _reserved(None),
+    "key=…": lambda: _handled(key="pay_id"),
 }
 
 # Those that look at the events which came after a message.
@@ -164,7 +153,8 @@ class _Running:
         self._declared = declared
         self._amount = amount
         self._took: list[float] = []
-        categories = [declared.command_category, *declared.reservation_categories]
+        table = declarations(declared)
+        categories = [table.command_category, *table.reservation_categories]
         self._steps = [
             stack.enter_context(workload.consumer(self.connection, declared, category))
             for category in categories
@@ -177,7 +167,7 @@ class _Running:
         writes = [
             Write(
                 Pay(f"p{n}", str(n % ACCOUNTS), self._amount, n),
-                f"{self._declared.command_category}-{n % ACCOUNTS}",
+                f"{declarations(self._declared).command_category}-{n % ACCOUNTS}",
             )
             for n in numbers
         ]

@@ -51,12 +51,7 @@ class Ledger:
         return 2 * self.accounts + 2
 
     def fill(self, connection: Connection[tuple[object, ...]], until: int | None = None) -> None:
-        """Write the books to an empty store.
-
-        Args:
-            connection: in autocommit.
-            until: the last deposit that is written; all of them without it.
-        """
+        """Write the books to an empty store."""
         connection.execute(_QUERIES["drop_indexes"])
         connection.execute(_LEDGER["open"], {"accounts": self.accounts})
         self._write(connection, 1, until or self.keys)

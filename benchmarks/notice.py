@@ -103,6 +103,7 @@ def _compare(bench: Bench, name: str, categories: Sequence[str]) -> Iterator[Res
     """Take turns, and compare within each turn, because the machine may have other work to do."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         connection.execute(ALWAYS.encode())
+        set_notices(connection, False)  # a new store gives them
         kinds: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
             "no trigger": contextlib.nullcontext,
             "always notifying": lambda: _always(connection),

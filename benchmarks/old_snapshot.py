@@ -10,6 +10,7 @@ from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark, rate
 from consumers.program import drain
 from reservation import MessageStore
+from reservation.declaration.table import declarations
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 
@@ -45,7 +46,7 @@ def _after_many_batches(url: str, *, held: bool) -> tuple[float, float]:
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(connect(url, autocommit=True))
         store = MessageStore(connection)
-        first, *writes = workload.deposits(COMMANDS + 1, declared.command_category)
+        first, *writes = workload.deposits(COMMANDS + 1, declarations(declared).command_category)
         store.write_batch([first])
         drain(declared, url, batch_size=1)
         if held:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
-from reservation import MessageStore, StateBased
+from reservation import MessageStore
 from reservation.postgres.connection import connect
+from reservation.strategies import StateBased
 
 COUNT, KEYS, FEW_KEYS, SAMPLE = 50_000, 45_000, 500, 2_000
 

@@ -36,13 +36,7 @@ def compiler() -> str | None:
 
 
 def slow_disk(folder: Path, milliseconds: int = 2) -> Mapping[str, str]:
-    """Return the environment for a server whose flushes take longer.
-
-    Args:
-        folder: where the library is made, and where flushes are held as long as there is a file
-            ``gate``; the user whom the server runs as can read it.
-        milliseconds: by how much each flush takes longer, up to 999.
-    """
+    """Return the environment for a server whose flushes take longer."""
     library = folder / "slow_disk.so"
     command = [compiler() or "cc", "-shared", "-fPIC", "-x", "c", "-o", str(library), "-", "-ldl"]
     subprocess.run(command, input=_SOURCE, text=True, check=True)

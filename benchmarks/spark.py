@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,25 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-from psycopg import conninfo
 
 from bank import account
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.ledger import Ledger
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
-from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import VIOLATIONS, Report
-from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
-from spark_jobs.source.columns import MESSAGE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _LEDGER = load_queries("benchmarks", "ledger.sql")
 
@@ -44,8 +37,6 @@ SMALL = 10_000
 APP_DIR = Path("examples")
 APP = ("bank:account", "--app-dir", str(APP_DIR))
 CATEGORIES = ["account:command", "accountTransaction", "account"]
-# Where Debian's package libpostgresql-jdbc-java puts it.
-JDBC_JAR = Path(os.environ.get("BENCH_JDBC_JAR", "/usr/share/java/postgresql.jar"))
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -103,80 +94,6 @@ def spark_reconcile(bench: Bench) -> Iterator[Result]:
         again = _run(spark, url, ledger)
         against = f"one query in PostgreSQL, {query:.1f} s"
         yield _at_most("spark_reconcile", again, against, query, 1.1)
-
-
-@benchmark
-def spark_read(bench: Bench) -> Iterator[Result]:
-    """Read every column of the books as the jobs read, and the same parts through JDBC."""
-    if not JDBC_JAR.exists():
-        print(f"spark_read: there is no {JDBC_JAR}, and nothing to compare with")
-        return
-    with _books(bench, MESSAGES) as (url, _), _listening(url) as address:
-        jar = f"spark.jars={JDBC_JAR}"
-        with spark_session(address, conf=[jar]) as spark, exported_snapshot(address) as snapshot:
-            readers = (
-                Categories(spark, snapshot, Declaration.of(account)),
-                Jdbc(spark, jdbc_url(address), snapshot, Declaration.of(account)),
-            )
-
-            def both() -> list[float]:
-                return [
-                    seconds(partial(_count, read(CATEGORIES, list(MESSAGE)))) for read in readers
-                ]
-
-            # The first of each warms up, and then they take turns.
-            taken = [both() for _ in range(3)][1:]
-            ours_took, theirs_took = (min(of) for of in zip(*taken, strict=True))
-    yield Result.rate(
-        "spark_read",
-        MESSAGES / ours_took,
-        f"JDBC, {theirs_took:.1f} s",
-        MESSAGES / theirs_took,
-        0.85,
-    )
-
-
-def _count(messages: "DataFrame") -> None:
-    """Have all columns of all rows made, and discarded."""
-    messages.write.format("noop").mode("overwrite").save()
-
-
-@contextlib.contextmanager
-def _listening(url: str) -> Iterator[str]:
-    """Let the server listen to TCP as well, which it does not by itself; give that address."""
-    with connect(url) as connection:
-        folder, pid = connection.execute(
-            "SELECT current_setting('data_directory'), pg_backend_pid()"
-        ).fetchall()[0]
-        postmaster = psutil.Process(pid).parent()
-    assert postmaster is not None
-    owner = {"user": postmaster.username()} if os.geteuid() == 0 else {}
-    program = Path(postmaster.exe()).parent / "pg_ctl"
-    options = shlex.split((Path(folder) / "postmaster.opts").read_text())[1:]
-
-    def restart(*more: str) -> None:
-        shown = shlex.join([*options, *more])
-        command = [
-            program,
-            "-D",
-            folder,
-            "-m",
-            "fast",
-            "-l",
-            f"{folder}/log",
-            "-o",
-            shown,
-            "restart",
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **owner)
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    restart("-h", "127.0.0.1", "-p", port)
-    try:
-        yield conninfo.make_conninfo(url, host="127.0.0.1", port=port)
-    finally:
-        restart()
 
 
 @benchmark

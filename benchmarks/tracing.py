@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from reservation import MessageStore, Metadata, Write
+from reservation.declaration.table import declarations
 from reservation.postgres.connection import connect
 
 COUNT, TURNS = 10_000, 5
@@ -47,13 +48,15 @@ def _consume(way: str, url: str, address: str) -> float:
     """Reserve and handle commands; return how many a second."""
     with connect(url, autocommit=True) as connection:
         declared = workload.component("account")
-        sent = workload.deposits(COUNT, declared.command_category)
+        sent = workload.deposits(COUNT, declarations(declared).command_category)
         workload.write_batches(MessageStore(connection), [_of_a_trace(w, WAYS[way]) for w in sent])
         workload.settle(connection)
         if way != "off":
             _set_up(way, address)
         assert (way == "off") == ("opentelemetry.trace" not in sys.modules)
-        reserved = workload.consume(connection, declared, declared.command_category, COUNT)
+        reserved = workload.consume(
+            connection, declared, declarations(declared).command_category, COUNT
+        )
         handled = workload.consume(connection, declared, "accountTransaction", COUNT)
     return 1 / (1 / reserved + 1 / handled)
 

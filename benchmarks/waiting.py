@@ -4,10 +4,12 @@ import time
 from typing import Any
 
 from bank import account
+from bank.messages import Deposit
+from reservation.declaration.table import declarations
 
 WAIT = 0.002  # seconds
 
-deposit = account.handlers["Deposit"]
+deposit = declarations(account).own["Deposit"].handler
 
 
 def _wait_and_deposit(command: Any, entity: Any, context: Any) -> Any:
@@ -15,4 +17,4 @@ def _wait_and_deposit(command: Any, entity: Any, context: Any) -> Any:
     return deposit(command, entity, context)
 
 
-account.handlers["Deposit"] = _wait_and_deposit
+declarations(account).own.declare(Deposit, handler=_wait_and_deposit)

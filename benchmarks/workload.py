@@ -20,12 +20,14 @@ from consumers.group.membership import GroupShare, Membership
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.garbage import spare_batches
 from consumers.runtime.session import Session
-from reservation import Component, MessageStore, StateBased, Write, follow
+from reservation import Component, MessageStore, Write
+from reservation.declaration.table import declarations
 from reservation.idempotence.key import KeyFunction
 from reservation.messages.ids import uuid7
 from reservation.postgres.arrays import IntArray, JsonArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
+from reservation.strategies import StateBased
 
 ACCOUNTS = 500
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,14 +69,13 @@ def component(
 ) -> Component:
     """Declare a component that reserves deposits and handles each by writing what happened."""
     declared = Component(name, entity=Balance, id="account_id")
-    declared.reserve(Deposit, into=f"{name}Transaction", entity="account_id", key=key)
     declared.message(Deposited)
 
-    @declared.handle(Deposit, once=once)
+    @declared.handle(Deposit, key=key, once=once)
     def deposit(command: Deposit, balance: Balance, context: Any) -> Deposited:
         balance.deposits += 1
         balance.last = command.deposit_id
-        return follow(command, Deposited, processed_time=TIME, sequence=context.sequence)
+        return context.follow(command, Deposited, processed_time=TIME, sequence=context.sequence)
 
     return declared
 
@@ -131,8 +132,11 @@ def reserve(
 ) -> float:
     """Send commands, not timed, and reserve them; return commands a second."""
     declared = component(name, key)
-    write_batches(MessageStore(connection), deposits(count, declared.command_category, keys=keys))
-    reached = consume(connection, declared, declared.command_category, count)
+    write_batches(
+        MessageStore(connection),
+        deposits(count, declarations(declared).command_category, keys=keys),
+    )
+    reached = consume(connection, declared, declarations(declared).command_category, count)
     assert stored(connection, f"{name}Transaction") == keys
     return reached
 

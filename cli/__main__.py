@@ -2,6 +2,6 @@
 
 if __name__ == "__main__":
     # The processes of the consumers import this module too, and need none of the commands.
-    from cli.main import main
+    from cli.starting import main
 
-    main(prog_name="reservation")
+    main()

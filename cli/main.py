@@ -22,6 +22,7 @@ _COMMANDS = LazyCommands(
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
         "reconcile": "cli.spark.reconcile:reconcile",
+        "retire": "cli.consumers.retire:retire_command",
         "scheduled": "cli.store.scheduled:scheduled",
         "spark": "cli.spark.packaging:spark",
         "start": "cli.consumers.start:start",
@@ -50,7 +51,7 @@ def main() -> None:
     reservation console bank:account  see it all in a browser
     reservation story withdrawal-17   tell what became of one command
     reservation check bank:account    compare a component with the store before it is deployed
-    reservation dead-letters list     see what consumers could not handle, correct and retry it
+    reservation dead-letters list     see what consumers could not handle, and retry it
     reservation positions list        see their positions, and change them
     reservation scheduled list        see what is written later, and cancel it
     reservation partitions bank:account 32
@@ -61,6 +62,7 @@ def main() -> None:
     reservation archive --help        copy old messages to Parquet, and verify the copy
     reservation spark package         build what Spark's workers need elsewhere
     reservation prune                 remove what is no longer needed
+    reservation retire account        remove what is kept of a component that was given up
     reservation store grants --help   give a role only the rights that it needs
     reservation completion bash       let the shell complete all of these
 

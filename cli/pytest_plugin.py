@@ -63,7 +63,8 @@ def reservation_database_url(_reservation_databases: "Databases") -> Iterator[st
 @pytest.fixture
 def reservation_store(reservation_database_url: str) -> "Iterator[MessageStore]":
     """A `MessageStore` on the test's database, which commits each write."""
-    from reservation import MessageStore, connect
+    from reservation import MessageStore
+    from reservation.postgres.connection import connect
 
     with connect(reservation_database_url, autocommit=True) as connection:
         yield MessageStore(connection)
@@ -80,7 +81,7 @@ def drain(reservation_database_url: str) -> "Callable[[Component[Any]], Drained]
 
 def _or_fail(what: str, make: Callable[[], str]) -> str:
     """Return what a function makes; if it cannot, fail the test with one line."""
-    from reservation import StoreError
+    from reservation.errors import StoreError
 
     try:
         return make()

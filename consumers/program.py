@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 import structlog
 
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
-from consumers.group.compatibility import check_members, log_members
+from consumers.group.compatibility import check_members
 from consumers.group.inspection.stored_positions import categories, is_drained
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
@@ -235,11 +235,7 @@ class _Threads:
             pass
 
     def join(self) -> None:
-        """Wait until all have ended.
-
-        Raises:
-            BaseException: what the first of them raised.
-        """
+        """Wait until all have ended."""
         for thread in self._threads:
             thread.join()
         if self._failures:
@@ -263,10 +259,7 @@ def _check(component: Component, database_url: str, batch_size: int, batch_bytes
         check_names(connection, component)
         check_event_types(connection, component)
         checked_sizes(connection, component, categories(component), GroupShare())
-        log_members(
-            check_members(connection, component.name, ProcessDeclaration.of(component)),
-            _log(component, categories(component)[0]),
-        )
+        check_members(connection, component.name, ProcessDeclaration.of(component))
 
 
 def _log(component: Component, category: str) -> Log:

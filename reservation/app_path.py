@@ -22,18 +22,7 @@ _HOME = Path(__file__).resolve().parent.parent
 
 
 def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
-    """Import a component.
-
-    Args:
-        app: the path, ``module:attribute``; the attribute may be dotted.
-        app_dir: the folder in which the module is looked for first; it stays on the import path.
-            None to leave the import path as it is.
-
-    Raises:
-        AppPathError: the path leads nowhere or to something other than a component, or the folder
-            has a package with the name of one of ours.
-        DeclarationError: the component's declaration is incomplete.
-    """
+    """Import a component."""
     module_name, separator, attribute = app.partition(":")
     if not (module_name and separator and attribute):
         raise AppPathError(
@@ -61,14 +50,7 @@ def _put_first(folder: Path) -> None:
 
 
 def refuse_common_names(folder: Path) -> None:
-    """Refuse a folder with a package that would be imported instead of one of ours.
-
-    Args:
-        folder: the folder.
-
-    Raises:
-        AppPathError: the folder has such a package.
-    """
+    """Refuse a folder with a package that would be imported instead of one of ours."""
     if folder == _HOME:
         return
     for name in COMMON_NAMES:
@@ -117,14 +99,7 @@ def _attribute(module: object, attribute: str, app: str) -> object:
 
 @contextmanager
 def app_in_errors(app: str) -> Iterator[None]:
-    """Add the app path to errors that name a command to run on it.
-
-    Args:
-        app: the app path.
-
-    Raises:
-        ForeignPositionError: the error that was raised within, with the app path.
-    """
+    """Add the app path to errors that name a command to run on it."""
     try:
         yield
     except ForeignPositionError as error:

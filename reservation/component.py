@@ -1,37 +1,54 @@
-"""A component: what its author declares, and everything else reads.
+"""A component, as its author declares it: its commands, events, entity, and what handles them.
 
-The consumers, the command line and the Spark jobs all read here which commands there are, which
-strategy each has, and which function handles it. What the decorators accept is typed by
-`reservation.handlers.protocols`, so inside them it is `Any`.
+Whatever is declared goes into one table (`reservation.declaration.table`), which everything else
+reads. What the decorators accept is typed by `reservation.handlers.protocols`, so inside them it is
+`Any`.
 """
 
+import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, overload
+from dataclasses import is_dataclass
+from types import EllipsisType
+from typing import Any, Generic, Literal, TypeVar, overload
 
-from psycopg import Connection
-
-from reservation.declaration.asking import Asking
-from reservation.declaration.completeness import check_complete
-from reservation.declaration.subscribed_category import SubscribedCategory
-from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
-from reservation.errors import DeclarationError
+from reservation.declaration import questions
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.checks import (
+    check_complete,
+    check_other,
+    check_own,
+    check_recognized,
+    check_reservation,
+    check_selection,
+    check_source,
+    entity_id,
+)
+from reservation.declaration.key import Key, key_of
+from reservation.declaration.records import HANDLED, Role
+from reservation.declaration.table import Declarations
+from reservation.entity.snapshots import check_snapshots
+from reservation.errors import DeclarationError, UnknownTypeError
 from reservation.handlers.checks.declaration_checks import (
     Transaction,
-    check_category_of_reservations,
     check_class,
     check_entity,
+    check_error_hook,
     check_handler,
+    check_ignored,
     check_initiator,
+    check_messages,
     check_once,
     check_projected,
     check_projector,
+    check_replies_to,
     check_single,
     check_transaction,
+    upcasters_of,
 )
-from reservation.handlers.initiation import Initiation
+from reservation.handlers.execution import check_execution
+from reservation.handlers.failed_attempt import ErrorHook
 from reservation.handlers.protocols import (
     Command,
-    DataclassInstance,
     Entity,
     Event,
     HandlerDecorator,
@@ -39,30 +56,46 @@ from reservation.handlers.protocols import (
     ProjectorDecorator,
 )
 from reservation.handlers.retry import Retry
-from reservation.idempotence.key import (
-    Key,
-    KeyFunction,
-    fields_of,
-    former_key,
-    key_fields,
-    key_part,
-)
-from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.strategy import Strategy, is_two_phase
-from reservation.messages import stream_name
+from reservation.idempotence.followed import Followed
+from reservation.idempotence.key import KeyPart, KeyValue, fields_of, key_fields, key_part
+from reservation.idempotence.strategy import Strategy
+from reservation.messages import stream_name as names
+from reservation.messages.dataclass_instance import DataclassInstance
+from reservation.messages.message import StoredMessage
+from reservation.messages.upcasting import Upcast, Upcaster
+from reservation.raised import note_own_code
+from reservation.store.answers.question import Question
+
+Message = TypeVar("Message")
+Hook = TypeVar("Hook", bound=ErrorHook)
 
 
-class Component(Asking[Entity], Generic[Entity]):
+class Component(Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category
     ``account:command`` and writes events to ``account-<account_id>``. It is a
     ``Component[Account]``; one without an entity is a ``Component[None]``.
+
+    Attributes:
+        name: the category of the entity, which is also the consumers' name.
+        entity: the entity's class; None if there is none.
+        id: the field of each command that holds the entity's id.
     """
+
+    name: str
+    entity: type[Entity] | None
+    id: str
 
     @overload
     def __init__(
-        self: "Component[None]", name: str, *, entity: None = None, id: str, attempts: int = 3
+        self: "Component[None]",
+        name: str,
+        *,
+        entity: None = None,
+        id: str,
+        attempts: int = 3,
+        replies_to: str | Iterable[str] = (),
     ) -> None: ...
     @overload
     def __init__(
@@ -72,6 +105,7 @@ class Component(Asking[Entity], Generic[Entity]):
         entity: type[Entity],
         id: str,
         attempts: int = 3,
+        replies_to: str | Iterable[str] = (),
         snapshot_every: int | None = None,
         snapshot_revision: int = 1,
     ) -> None: ...
@@ -82,6 +116,7 @@ class Component(Asking[Entity], Generic[Entity]):
         entity: type[Entity] | None = None,
         id: str,  # noqa: A002  the field's word
         attempts: int = 3,
+        replies_to: str | Iterable[str] = (),
         snapshot_every: int | None = None,
         snapshot_revision: int = 1,
     ) -> None:
@@ -93,6 +128,8 @@ class Component(Asking[Entity], Generic[Entity]):
             id: the field of each command that holds the entity's id.
             attempts: how often a message whose handler fails is tried before it becomes a dead
                 letter; at least 1.
+            replies_to: the category, or the categories, that handlers may reply to; see
+                `Context.reply`.
             snapshot_every: the least number of events between two snapshots of an entity, which
                 must be a dataclass; None for no snapshots.
             snapshot_revision: raise it whenever a projector is changed, so that snapshots made by
@@ -100,35 +137,39 @@ class Component(Asking[Entity], Generic[Entity]):
 
         Raises:
             StreamNameError: the name cannot be that of a category.
-            DeclarationError: `attempts` is less than 1, the entity cannot be made or copied, or it
+            DeclarationError: `attempts` is less than 1, replies would go to the component's own
+                categories, the entity cannot be made or copied, or it
                 cannot be kept in snapshots.
         """
         if attempts < 1:
             raise DeclarationError(
                 f"{name}: a message is tried at least once, so attempts cannot be {attempts}"
             )
-        super().__init__(stream_name.check_category(name))
+        self.name = names.check_category(name)
         if entity is not None:
             check_entity(name, entity)
         if snapshot_every is not None:
             check_snapshots(name, entity, snapshot_every, snapshot_revision)
-        self.command_category = stream_name.command_category(name)
         self.entity = entity
         self.id = id
-        self.attempts = attempts
-        self.snapshot_every = snapshot_every
-        self.snapshot_revision = snapshot_revision
+        self._declarations = Declarations(
+            name,
+            entity=entity,
+            id=id,
+            attempts=attempts,
+            replies_to=check_replies_to(name, replies_to),
+            snapshot_every=snapshot_every,
+            snapshot_revision=snapshot_revision,
+        )
 
     def initiate(
         self,
         command: type[Command],
         *,
-        volatile: str | Iterable[str] = (),
+        ignoring: str | Iterable[str] = (),
         transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
-        was: str | Iterable[str] = (),
-        stored_as: str | None = None,
     ) -> InitiatorDecorator[Command]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
 
@@ -138,12 +179,10 @@ class Component(Asking[Entity], Generic[Entity]):
 
         Args:
             command: the command's dataclass.
-            volatile: fields in which a reissue may differ from the first issue.
+            ignoring: the fields in which a reissue may differ from the first issue.
             transaction: see `handle`, as are `retry` and `concurrency`.
             retry: when a message is tried again whose handler raised.
             concurrency: how many calls of an async handler run at a time.
-            was: the former names of the class, or the only one; see `message`.
-            stored_as: the name that is still written; see `message`.
 
         Raises:
             DeclarationError: the command is declared twice or lacks a field, another class has one
@@ -152,223 +191,286 @@ class Component(Asking[Entity], Generic[Entity]):
         check_class(self.name, "initiate", command, "Open")
         own_transaction = check_transaction(self.name, command, transaction)
 
+        fields = fields_of(command, ignoring)
+
         def declare(handler: Any) -> Any:
-            name = self._command(command, was, stored_as)
-            check_initiator(self.name, command, handler, self.commands)
-            if name in self.handlers:
-                raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
-            fields = fields_of(command, volatile)
-            alone = 'transaction="message"' if own_transaction else None
-            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
-            self.initiations[name] = Initiation(command, handler, fields)
-            self.own_transaction |= {name} if own_transaction else set()
-            self.projection.is_used |= self.entity is not None
-            self._spread()
+            self._declare(
+                self._declarations.own,
+                command,
+                handler,
+                {"role": Role.INITIATE, "ignoring": fields, "own_transaction": own_transaction},
+                retry,
+                concurrency,
+            )
             return handler
 
         return declare
 
     @overload
-    def reserve(
-        self,
-        command: type[Command],
-        /,
-        *,
-        key: str | Iterable[str] | Callable[[Command], Key],
-        into: str | None = None,
-        entity: str | None = None,
-        volatile: str | Iterable[str] = (),
-        formerly: str | Iterable[str] | Callable[[Command], Key] | None = None,
-        was: str | Iterable[str] = (),
-        stored_as: str | None = None,
-        same_key: bool = False,
-    ) -> None: ...
-    @overload
-    def reserve(
-        self,
-        first: type[DataclassInstance],
-        second: type[DataclassInstance],
-        /,
-        *more: type[DataclassInstance],
-        key: str | Iterable[str] | KeyFunction,
-        into: str | None = None,
-        entity: str | None = None,
-        volatile: str | Iterable[str] = (),
-        formerly: str | Iterable[str] | KeyFunction | None = None,
-        same_key: bool = False,
-    ) -> None: ...
-    def reserve(
-        self,
-        *commands: type[DataclassInstance],
-        key: str | Iterable[str] | KeyFunction,
-        into: str | None = None,
-        entity: str | None = None,
-        volatile: str | Iterable[str] = (),
-        formerly: str | Iterable[str] | KeyFunction | None = None,
-        was: str | Iterable[str] = (),
-        stored_as: str | None = None,
-        same_key: bool = False,
-    ) -> None:
-        """Declare commands that take effect through a copy in a reservation stream.
-
-        The stream is named ``<into>-<key>``, or ``<into>-<entity>+<key>`` if ``entity`` names the
-        field to lead with, which keeps the commands of an entity in order in a consumer group.
-        Without ``into`` there is one category and one consumer: the copy is in the command
-        category, under the name of the command's own stream and ``+<key>``.
-
-        Args:
-            commands: the commands' dataclasses.
-            key: the field, or fields, that hold the idempotence key; or a function that takes the
-                command and returns the key.
-            into: the reservation category; None for the command category itself.
-            entity: the field whose value leads the stream's id, in a reservation category.
-            volatile: fields in which a reissue may differ from the first issue, such as the time
-                of sending.
-            formerly: what the id of the reservation streams was made of before ``key`` or
-                ``entity`` was changed: the field, the fields in their order, or a function of the
-                command; without ``into`` what was added to the ids of the command's stream. A
-                command that is reserved under that name is a duplicate too. None if nothing was
-                changed.
-            was: the former names of the class, or the only one; see `message`. For one command.
-            stored_as: the name that is still written; see `message`. For one command.
-            same_key: whether the fields of the key, and of ``entity``, have been the same in every
-                former shape of the commands. The server then takes the keys of commands that have
-                former names or upcasters, as it does of others.
-
-        Raises:
-            DeclarationError: a field does not exist, a command is declared twice, another class
-                has one of its names, or the category is in use.
-        """
-        check_single(self.name, "reserve", commands, was, stored_as)
-        corrections = stream_name.correction_category(self.name)
-        own = (self.name, self.command_category, corrections, *self.subscribed)
-        check_category_of_reservations(self.name, own, into, entity)
-        for command in commands:
-            keys = key if callable(key) else key_fields(command, key)
-            if not keys:
-                raise DeclarationError(f"{command.__name__}: the idempotence key names no field")
-            if entity is not None:
-                key_fields(command, entity)
-            fields = fields_of(command, volatile)
-            former = former_key(command, formerly)
-            name = self._command(command, was, stored_as)
-            self.reservations[name] = Reservation(
-                command, into, keys, entity, fields, former, same_key
-            )
-        self._spread()
-
     def handle(
         self,
-        command: type[Command],
+        message: type[Command],
         *,
-        transaction: Transaction = "batch",
+        key: str | Iterable[str] | Callable[[Command], KeyValue] | Key[Command],
         once: Strategy | None = None,
+        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
-        was: str | Iterable[str] = (),
-        stored_as: str | None = None,
-    ) -> HandlerDecorator[Command, Entity]:
-        """Declare the decorated function as the handler of a command.
+    ) -> HandlerDecorator[Command, Entity]: ...
+    @overload
+    def handle(
+        self,
+        message: type[Command],
+        *,
+        once: Strategy | None,
+        transaction: Transaction = "batch",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
+    ) -> HandlerDecorator[Command, Entity]: ...
+    @overload
+    def handle(
+        self,
+        message: type[Event],
+        *,
+        category: str,
+        id: str | Callable[[Event], KeyPart] | None = None,
+        from_position: int = 0,
+        correlated: bool = False,
+        once: Strategy | None = None,
+        transaction: Transaction = "batch",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
+    ) -> HandlerDecorator[Event, Entity]: ...
+    def handle(
+        self,
+        message: Any,
+        *,
+        key: Any = None,
+        once: Strategy | EllipsisType | None = ...,
+        category: str | None = None,
+        id: Any = None,  # noqa: A002  the field's word
+        from_position: int = 0,
+        correlated: bool = False,
+        transaction: Transaction = "batch",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
+    ) -> Any:
+        """Declare the decorated function as the handler of a command, or of messages of others.
 
-        The handler takes the command, its entity and the `Context`, and returns None, an event, or
-        several. A reserved command is handled from its reservation. Any other is handled from the
-        command category, and without `once` the handler must recognize a repeated command itself.
+        The handler takes the message, the component's entity and the `Context`, and returns None,
+        an event of the entity, or several.
+
+        A command is recognized by ``key``, which reserves it and handles the one copy that the key
+        admits, or by ``once``. With ``category`` the messages of another category are handled,
+        mostly another component's events. Those of a type that no handler is declared for are
+        passed; without ``once`` a repeated one is recognized by what followed from it: the first
+        event of the entity, or what is recorded of a message without one.
 
         Args:
-            command: the command's dataclass.
+            message: the dataclass of the command, or of the messages of the other category, which
+                may have another class of that name than the component has.
+            key: the field, or fields, that hold the command's idempotence key, a function that
+                takes the command and returns it, or a `Key`.
+            once: how a repeated message is recognized without a key; None leaves that to the
+                handler of a command.
+            category: another category to read, such as ``payment`` or ``payment:command``; None
+                for the component's commands.
+            id: the field of a message of another category that holds the id of the component's
+                entity, or a function that takes the message and returns it; None for the
+                component's ``id``.
+            from_position: the global position of the first message of another category to handle;
+                what is before it is passed. 0 for all that there is.
+            correlated: whether to handle only messages of another category whose metadata has a
+                ``correlationStreamName`` of the component's own. Others are passed. (Source: the
+                correlation of Eventide's consumers.)
             transaction: "batch" commits what the handler brings about together with the rest of
                 its batch; "message" gives each message a transaction of its own, which takes a
                 commit for each.
-            once: how a repeated message is recognized; None leaves that to the handler, or to
-                `reserve`.
             retry: when a message is tried again whose handler raised, while others are handled;
                 None to try it the component's `attempts` times, directly.
             concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
-            was: the former names of the class, or the only one; see `message`.
-            stored_as: the name that is still written; see `message`.
 
         Raises:
-            DeclarationError: the command is declared twice or lacks a field; another class has one
-                of its names; there is no such transaction; the function cannot be its handler;
-                `once` is not a strategy, or the component's entity cannot be kept as the strategy
-                requires.
+            DeclarationError: a command has neither key nor strategy; it has the key of
+                another command in the same reservation category; a category is the component's
+                own, or in use; the message has two handlers or lacks a field; another class has
+                one of its names; the function cannot be its handler; an option is out of its
+                range; or the entity cannot be kept as the strategy requires.
+            StreamNameError: a name cannot be that of a category.
         """
-        check_class(self.name, "handle", command, "Withdraw")
-        check_once(self.name, command, once)
-        own_transaction = check_transaction(self.name, command, transaction)
-        if once is not None:
-            once.declare(self.name, command, self.entity)
+        check_class(self.name, "handle", message, 'Withdraw, key="withdrawal_id"')
+        own_transaction = check_transaction(self.name, message, transaction)
+        strategy = None if isinstance(once, EllipsisType) else once
+        check_once(self.name, message, strategy)
+        table = self._declarations
+        recorded: dict[str, Any] = {"role": Role.HANDLE, "once": strategy}
+        if category is not None:
+            check_other(self.name, message, key)
+            check_source(table, message, category)
+            check_selection(self.name, message, from_position, correlated)
+            id_ = entity_id(table, message, id)
+            recorded = {"role": Role.FOLLOW, "once": strategy or Followed(), "id": id_}
+            recorded |= {"from_position": from_position, "correlated": correlated}
+        else:
+            check_own(self.name, message, id, from_position, correlated)
+            check_recognized(self.name, message, key, once)
+        if key is not None:
+            given = key_of(self.name, message, key)
+            reservation = given.reservation(self.name, message, self.id)
+            fields = fields_of(message, given.ignoring)
+            recorded |= {"role": Role.RESERVE, "reservation": reservation, "ignoring": fields}
+        if strategy is not None:
+            strategy.declare(self.name, message, self.entity)
+        recorded["own_transaction"] = own_transaction
 
         def declare(handler: Any) -> Any:
-            name = self.types.add(command, was=was, stored_as=stored_as)
-            key_fields(command, self.id)
-            check_handler(self.name, command, handler, self.entity, self.commands)
-            if name in self.handlers or name in self.initiations:
-                raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
-            two_phase = once is not None and is_two_phase(once)
-            alone = 'transaction="message"' if own_transaction else None
-            alone = f"once={type(once).__name__}" if two_phase else alone
-            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
-            self.handlers[name] = handler
-            self.own_transaction |= {name} if own_transaction else set()
-            if once is not None:
-                self.strategies[name] = once
-            self.projection.is_used |= self.entity is not None and not two_phase
-            self._spread()
+            declared = table.own if category is None else table.other(category)
+            self._declare(declared, message, handler, recorded, retry, concurrency)
+            if category is not None:
+                table.others[category] = declared
             return handler
 
         return declare
 
-    def project(
-        self,
-        event: type[Event],
-        *,
-        was: str | Iterable[str] = (),
-        stored_as: str | None = None,
-    ) -> ProjectorDecorator[Event, Entity]:
+    def project(self, event: type[Event]) -> ProjectorDecorator[Event, Entity]:
         """Declare the decorated function to apply events of a type to the entity.
 
-        It takes the entity and the event, and changes the entity.
+        It takes the entity and the event, and changes the entity, or returns the new one. It has
+        to return it where entities cannot be changed, such as frozen dataclasses of tuples.
 
         Args:
             event: the event's dataclass.
-            was: the former names of the class, or the only one; see `message`.
-            stored_as: the name that is still written; see `message`.
 
         Raises:
             DeclarationError: the component has no entity, the event has a projector already,
-                another class has one of its names, or the function cannot be a projector.
+                another class has its name, or the function cannot be a projector.
         """
         check_class(self.name, "project", event, "Withdrawn")
         check_projected(self.name, event, self.entity)
 
         def declare(projector: Any) -> Any:
-            name = self.types.add(event, was=was, stored_as=stored_as)
-            check_projector(self.name, event, self.entity, projector, self.projection.types)
-            self.projection.projectors[name] = projector
-            self._spread()
+            own = self._declarations.own
+            self._declarations.make_way(event, own)
+            own.types.add(event)
+            check_projector(self.name, event, self.entity, projector)
+            if own.of_class(event).projector is not None:
+                raise DeclarationError(
+                    f"{self.name}: {event.__name__} has two projectors; keep one"
+                )
+            own.declare(event, projector=projector)
             return projector
 
         return declare
 
-    def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
-        """Return the snapshots of the component's entities, None if it has none.
+    @overload
+    def message(
+        self,
+        message: type[DataclassInstance],
+        /,
+        *,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+        version: int | None = None,
+        upcast: Upcaster | Upcast | Iterable[Upcaster | Upcast] = (),
+    ) -> None: ...
+    @overload
+    def message(
+        self,
+        first: type[DataclassInstance],
+        second: type[DataclassInstance],
+        /,
+        *more: type[DataclassInstance],
+    ) -> None: ...
+    def message(
+        self,
+        *messages: type[DataclassInstance],
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+        version: int | None = None,
+        upcast: Upcaster | Upcast | Iterable[Upcaster | Upcast] = (),
+    ) -> None:
+        """Declare the names and shapes of a message, or messages that have no other declaration.
+
+        The latter are events that do not change the entity, and so have no projector. A class that
+        a handler is annotated to return is known by that to whoever sent its command.
+
+        The options are for a single class, which may be a command, an event, or a message of
+        another category; before or after its other declarations.
 
         Args:
-            connection: in the transaction that reads the entities and writes their events.
-        """
-        if self.entity is None or self.snapshot_every is None:
-            return None
-        revision = code_revision(self.entity, self.projection, self.snapshot_revision)
-        return Snapshots(connection, self.entity, self.snapshot_every, revision)
+            messages: the messages' dataclasses.
+            was: the former names of the class, or the only one, which are the types of stored
+                messages of it.
+            stored_as: the name that messages of the class are still written under, because there
+                are readers that know no other; it need not be in ``was``. None for the class's own
+                name, or the one that its ``__stored_as__`` says.
+            version: the version of the shape that the class has now, from 1, which is written to
+                the metadata of its messages. A message without a version has version 1. None for
+                no version, or the one that its ``__schema_version__`` says, which also holds for
+                senders that do not import the component.
+            upcast: the upcaster of the class, or its upcasters in their order: the first makes
+                version 2, the second makes version 3 of what the first made. Each takes the stored
+                JSON object as a dictionary with the stored keys, whose numbers are `int` and
+                `Decimal`, and returns the object of the next shape; it depends on nothing else.
+                An `Upcast` recognizes the former shape without a version.
 
-    def declared_in(self, category: str) -> "CategoryDeclaration":
-        """Return what is declared of the messages of a category that is read.
+        Raises:
+            DeclarationError: none is given, a class cannot be a message, another class has one of
+                its names, the upcasters do not lead to its version or cannot be called so, or
+                there are options for several classes.
+        """
+        given = {"was": was, "stored_as": stored_as, "version": version, "upcast": upcast}
+        check_single(self.name, messages, given)
+        check_messages(self.name, messages)
+        steps = upcasters_of(self.name, messages[0], upcast)
+        for message in messages:
+            self._declarations.add_message(message, was, stored_as, version, steps)
+
+    def ignore(self, *types: str) -> None:
+        """Declare message types that consumers skip; others without a handler are dead letters.
+
+        Events of these types leave the entity as it is.
 
         Args:
-            category: one of the component's own, or one that it subscribes to.
+            types: the names of the types. The name of a declared class stands for its former names
+                too.
+
+        Raises:
+            DeclarationError: a type is not named by a text.
         """
-        return self.subscribed.get(category, self)
+        check_ignored(self.name, types)
+        self._declarations.own.ignore(*types)
+
+    def on_error(self, hook: Hook) -> Hook:
+        """Declare the decorated function to be told of each failed attempt to handle a message.
+
+        It takes the exception, with its traceback, and a `FailedAttempt`. The exception is the one
+        that the handler, or other code of the component, raised; where none did, as for a message
+        of an unknown type, it is the `MessageError` of the framework. Several functions are called
+        in the order of their declaration.
+
+        The function is for reporting, to Sentry for example. It never changes what becomes of the
+        message: what it raises is logged as ``error_hook_failed`` and ignored, and what it returns
+        is ignored too. It is called in the consumer's process and thread, once what becomes of the
+        message is decided and no transaction is open. So the consumer handles nothing meanwhile,
+        and what takes long belongs into a thread or a queue. Consumers of several categories that
+        run in one process may call it at the same time. It is not called again for an attempt: if
+        the process ends before the call, the attempt is not reported.
+
+        It is not called where the handler raises `Reject`, nor for a fault of the environment
+        such as a lost connection, nor for a conflict or a process that died, which raise nothing.
+        If a message fails in a batch with others, its first attempt is the one that it gets by
+        itself.
+
+        Args:
+            hook: the function.
+
+        Raises:
+            DeclarationError: the function cannot be called so.
+        """
+        check_error_hook(self.name, hook)
+        self._declarations.error_hooks.append(hook)
+        return hook
 
     def entity_stream(self, command: object) -> str:
         """Return the stream of the entity that a command is for.
@@ -379,32 +481,140 @@ class Component(Asking[Entity], Generic[Entity]):
         Raises:
             IdempotenceKeyError: the command has no entity id, or one that cannot name a stream.
         """
+        return self._declarations.own.entity_stream(command)
+
+    def command_stream(self, command: object) -> str:
+        """Return the stream that a command is sent to, such as ``account:command-123``.
+
+        Args:
+            command: the command.
+
+        Raises:
+            UnknownTypeError: the component does not handle such commands.
+            IdempotenceKeyError: the command has no entity id, or one that cannot name a stream.
+            StreamNameError: the id is empty, or too long for a stream's name.
+        """
+        if self._declarations.own.of_class(type(command)).role not in HANDLED:
+            if isinstance(command, type) or not is_dataclass(command):
+                given = command.__name__ if isinstance(command, type) else type(command).__name__
+                raise UnknownTypeError(
+                    f"Cannot send {given} to the component {self.name!r}: send one command at a "
+                    f"time, an instance of its class"
+                )
+            raise UnknownTypeError(
+                f"Cannot send {type(command).__name__}: the component {self.name!r} does not "
+                f"handle it; send it with the component that does"
+            )
         value = key_part(getattr(command, self.id), f"field {self.id}")
-        return stream_name.of_entity(self.name, value)
+        return names.of_entity(self._declarations.command_category, value)
+
+    @overload
+    def question(
+        self,
+        command: type[DataclassInstance],
+        /,
+        *,
+        key: KeyValue | None = None,
+        entity: KeyPart | None = None,
+        stream_name: str | None = None,
+        message_id: uuid.UUID | None = None,
+    ) -> Question: ...
+    @overload
+    def question(
+        self,
+        command: DataclassInstance,
+        /,
+        *,
+        stream_name: str | None = None,
+        message_id: uuid.UUID | None = None,
+    ) -> Question: ...
+    def question(
+        self,
+        command: type[DataclassInstance] | DataclassInstance,
+        /,
+        *,
+        key: KeyValue | None = None,
+        entity: KeyPart | None = None,
+        stream_name: str | None = None,
+        message_id: uuid.UUID | None = None,
+    ) -> Question:
+        """Return the question what became of a command, for `MessageStore.outcome`.
+
+        Args:
+            command: the command; or its class, for who knows only its key.
+            key: with a class, the idempotence key, several parts as a list; of a command that
+                initiates, the id of its entity.
+            entity: with a class, the id of its entity, if the key alone does not name the stream;
+                the value of the field that ``per`` of its `Key` names, if that is another.
+            stream_name: the stream that the command is sent to; None for the stream of the command
+                category that the entity's id names, such as ``account:command-123``.
+            message_id: the id that the command was written with, if it is known. It is needed for
+                a command without a key of which there may be several that say the same.
+
+        Raises:
+            UnknownTypeError: the component does not handle such commands.
+            IdempotenceKeyError: the key is missing, or names no stream.
+        """
+        return questions.question(self._declarations, command, key, entity, stream_name, message_id)
+
+    @overload
+    def decode(self, message: StoredMessage, /) -> DataclassInstance: ...
+    @overload
+    def decode(self, message: StoredMessage, class_: type[Message], /) -> Message: ...
+    def decode(self, message: StoredMessage, class_: type[Any] | None = None, /) -> Any:
+        """Return a stored message as an instance of its class, whichever of its shapes it has.
+
+        Args:
+            message: the message.
+            class_: the class that it must be of; None for any that is declared.
+
+        Raises:
+            UnknownTypeError: its type is not declared.
+            DecodeError: it is of another class, or does not have the shape of its class, or of a
+                former one.
+        """
+        return self._declarations.decode(message, class_)
 
     def check(self) -> None:
         """Make sure that the declaration is complete.
 
         Raises:
-            DeclarationError: it has no command and no subscription; a reserved command has no
-                handler; the upcasters of a class do not lead to its version; or a handler is
-                annotated to return an event that has no projector and is not declared otherwise.
+            DeclarationError: no message is handled; the upcasters of a class do not lead to its
+                version; or a handler is annotated to return an event that has no projector and is
+                not declared otherwise.
         """
-        check_complete(
-            self.name, self.initiations, self.reservations, self.handlers, self.subscribed
+        check_complete(self._declarations)
+
+    def _declare(
+        self,
+        declared: CategoryDeclarations,
+        message: type,
+        handler: Any,
+        recorded: dict[str, Any],
+        retry: Retry | None,
+        concurrency: int | None,
+    ) -> None:
+        """Add the handler of a message to the table."""
+        table = self._declarations
+        table.make_way(message, declared)
+        name = declared.types.add(message)
+        if declared.is_own:
+            key_fields(message, self.id)
+        if recorded["role"] is Role.INITIATE:
+            check_initiator(self.name, message, handler, table.commands)
+        else:
+            role: Literal["command", "message"] = "command" if declared.is_own else "message"
+            check_handler(self.name, message, handler, self.entity, table.commands, role)
+        if declared.of_class(message).handler is not None:
+            where = "" if declared.is_own else f" of {declared.category}"
+            raise DeclarationError(f"{self.name}: {name}{where} has two handlers; keep one")
+        if recorded.get("reservation") is not None:
+            check_reservation(table, recorded["reservation"])
+        alone = 'transaction="message"' if recorded["own_transaction"] else None
+        at_a_time = check_execution(
+            self.name, message, handler, retry=retry, concurrency=concurrency, alone=alone
         )
-        self.check_messages()
-
-    def _command(self, command: type, was: str | Iterable[str], stored_as: str | None) -> str:
-        """Register a command that is reserved or initiates, once."""
-        name = self.types.add(command, was=was, stored_as=stored_as)
-        key_fields(command, self.id)
-        if name in self.initiations or name in self.reservations:
-            raise DeclarationError(
-                f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
-            )
-        return name
-
-
-# What is declared of the messages of one category: one of a component's own, or of others.
-CategoryDeclaration = Component[Any] | SubscribedCategory
+        note_own_code(getattr(handler, "__module__", None))
+        category = table.command_category if declared.is_own else declared.category
+        recorded = recorded | {"category": category, "retry": retry, "concurrency": at_a_time}
+        declared.declare(message, handler=handler, **recorded)

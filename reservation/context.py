@@ -7,7 +7,7 @@ that it returns, so a handler that fails has written nothing.
 import dataclasses
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -17,25 +17,22 @@ from psycopg import Connection
 from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
+    ReservationError,
     StoreError,
     StreamNameError,
 )
 from reservation.messages.message import StoredMessage, follow, further_id, printable
 from reservation.messages.metadata import Metadata
+from reservation.messages.stream_name import category
 from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing.scheduling import ScheduledWrite, check_when
-from reservation.store.writing.write import Write
+from reservation.store.writing.write import Receiver, Write, stream_to
 
 M = TypeVar("M")
 
 
 def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
-    """Return the error of a message whose place in the sequence says nothing of its entity's.
-
-    Args:
-        message: the message.
-        entity_stream: the stream of its entity.
-    """
+    """Return the error of a message whose place in the sequence says nothing of its entity's."""
     return IdempotenceKeyError(
         f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
         f"may have been handled before, because its stream is not in the partition of that entity, "
@@ -63,7 +60,8 @@ class HandlerInputs:
 class Context:
     """What a handler knows beside its command and entity; it writes further messages with it.
 
-    In a test of a handler ``Context(message)`` is enough. What the handler wrote is in ``writes``.
+    In a test of a handler that does not reply ``Context(message)`` is enough. What the handler
+    wrote is in ``writes``.
 
     Attributes:
         message: the stored message that is handled.
@@ -77,6 +75,7 @@ class Context:
         "_gave",
         "_given",
         "_random",
+        "_replies_to",
         "_unordered",
         "message",
         "scheduled",
@@ -91,6 +90,7 @@ class Context:
         connection: Connection[Any] | None = None,
         given: HandlerInputs | None = None,
         unordered: bool = False,
+        replies_to: Collection[str] = (),
     ) -> None:
         """Prepare for one message.
 
@@ -100,9 +100,11 @@ class Context:
             connection: a connection in the transaction that holds what the handler writes.
             given: what an earlier handling of the same message was given, to be given again.
             unordered: whether later messages of the entity may have been handled before.
+            replies_to: the categories that the component may reply to.
         """
         self.message = message
         self._unordered = unordered
+        self._replies_to = replies_to
         self._given = given
         self._random: random.Random | None = None
         self.writes: list[Write] = []
@@ -175,7 +177,7 @@ class Context:
         return self._gave
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
-        """Return a new message with the attributes of ``source``; see `reservation.follow`.
+        """Return a new message that takes its attributes of the same name from ``source``.
 
         Args:
             source: the message that is followed, an instance of any dataclass.
@@ -183,7 +185,8 @@ class Context:
             attributes: what the source does not have, or has with another value.
 
         Raises:
-            TypeError: neither the source nor the caller gives an attribute that the message needs.
+            TypeError: an attribute is given that the message does not have, or one is not given
+                that it needs.
         """
         return follow(source, type_, **attributes)
 
@@ -219,7 +222,7 @@ class Context:
         before, so that it is never written twice.
 
         With ``at`` or ``after`` the message is scheduled with the handler's events, and written
-        when it is due by the server's clock; see `MessageStore.schedule`. It is in `scheduled`
+        when it is due by the server's clock; see `MessageStore.write`. It is in `scheduled`
         then, with the id by which it can be cancelled.
 
         Args:
@@ -248,16 +251,57 @@ class Context:
         else:
             self._schedule(message, stream_name, metadata, expected_version, at, after)
 
+    def send(
+        self,
+        command: object,
+        component: Receiver,
+        *,
+        expected_version: int | None = None,
+        correlated: bool = False,
+        at: datetime | None = None,
+        after: timedelta | str | None = None,
+    ) -> None:
+        """Send a command with the handler's events, to the stream that its component reads.
+
+        The rest is as for `write`.
+
+        Args:
+            command: an instance of a class that the component handles.
+            component: the component, which may be the handler's own.
+            expected_version: see `write`.
+            correlated: see `write`.
+            at: see `write`.
+            after: see `write`.
+
+        Raises:
+            HandlerError: the component does not handle such commands, the entity's id cannot name
+                a stream, or the command cannot be written there, or not then.
+        """
+        try:
+            stream_name = stream_to(command, component, "context")
+        except ReservationError as error:
+            raise HandlerError(f"The handler of {self.message} cannot send: {error}") from error
+        self.write(
+            command,
+            stream_name,
+            expected_version=expected_version,
+            correlated=correlated,
+            at=at,
+            after=after,
+        )
+
     def reply(self, message: object) -> None:
         """Write a message to the stream at which the sender of the handled message waits.
 
-        The stream is in the metadata, as ``replyStreamName``. A reply does not pass it on.
+        The stream is in the metadata, as ``replyStreamName``. A reply does not pass it on. Whoever
+        sends a command chooses it, so the component declares the categories that it may be of.
 
         Args:
             message: a dataclass instance.
 
         Raises:
-            HandlerError: the handled message names no such stream.
+            HandlerError: the handled message names no such stream, or one of a category that the
+                component does not reply to.
         """
         metadata = self.message.follow_metadata()
         if metadata.reply_stream_name is None:
@@ -265,6 +309,13 @@ class Context:
                 f"There is nowhere to reply to {self.message}: its metadata names no reply stream; "
                 f"let the sender give one, or look at context.message.metadata.reply_stream_name "
                 f"first"
+            )
+        if category(metadata.reply_stream_name) not in self._replies_to:
+            raise HandlerError(
+                f"The handler of {self.message} may not reply to "
+                f"{printable(metadata.reply_stream_name)}, which the sender has named: declare "
+                f"its category with Component(…, replies_to=…), in a test with Context(message, "
+                f"replies_to=…), or let the sender name another"
             )
         self._collect(
             message,
@@ -318,11 +369,7 @@ class Context:
     def _further_id(
         self, message: object, stream_name: str, expected_version: int | None
     ) -> uuid.UUID:
-        """Return the id of a further message, once it is one that can be written there.
-
-        Raises:
-            HandlerError: it cannot.
-        """
+        """Return the id of a further message, once it is one that can be written there."""
         if not dataclasses.is_dataclass(message) or isinstance(message, type):
             raise HandlerError(
                 f"The handler of {self.message} wrote a {type(message).__name__}; a message is an "

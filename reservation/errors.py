@@ -47,7 +47,7 @@ class ReservationError(Exception):
 
     Attributes:
         is_about_data: whether a message, or the code that handles it, is not in order, rather than
-            a declaration or the surroundings.
+            a declaration or the environment.
     """
 
     is_about_data = False

@@ -42,22 +42,14 @@ _own_packages: set[str] = set()
 
 
 def note_own_code(module: str | None) -> None:
-    """Count the top-level package of a module as own code, wherever it is installed.
-
-    Args:
-        module: the name of a module in which a component or one of its functions is; None for none.
-    """
+    """Count the top-level package of a module as own code, wherever it is installed."""
     package = (module or "").partition(".")[0]
     if package and package not in _NOT_OWN:
         _own_packages.add(package)
 
 
 def describe(error: BaseException) -> str:
-    """Return the class of an exception of a user's code, and where their code raised it.
-
-    Args:
-        error: the exception.
-    """
+    """Return the class of an exception of a user's code, and where their code raised it."""
     place, kind = place_of(error), _kind(error)
     shown = kind if place is None else f"{kind} in {place}"
     root = _root_cause(error)
@@ -68,9 +60,6 @@ def type_of(error: BaseException) -> str:
     """Return the full name of an exception's class, such as ``urllib.error.HTTPError``.
 
     Of a group, the classes of the exceptions in it are named too.
-
-    Args:
-        error: the exception.
     """
     return _kind(error, full=True)
 
@@ -82,9 +71,6 @@ def place_of(error: BaseException) -> str | None:
     what the exception was raised from. Where there is none, it is the deepest frame of others;
     where there is no such frame either, None. A file is named from the folder of the app, or of the
     installed package.
-
-    Args:
-        error: the exception.
     """
     frames = [list(_frames(one.__traceback__)) for one in _related(error)]
     for is_wanted in (_is_own_file, _is_own, _is_of_others):

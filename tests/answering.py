@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from reservation import Component, Context, Reject
+from reservation import Component, Context, Key, Reject
 
 LIMIT = 100
 SENT = "till:command-1"
@@ -47,28 +47,22 @@ class Asked:
     take_id: str
 
 
-def till(**options: Any) -> Component[Till]:
+def till(key: Any = None, once: Any = None) -> Component[Till]:
     """Return a component that rejects what it should not do, and fails at what it cannot.
 
     An amount of 0 is nothing, a negative one an error, and of one beyond the limit the handler
     decides otherwise although it has written before.
-
-    Args:
-        options: those of `reserve`, or ``once`` of `handle`.
     """
     component = Component("till", entity=Till, id="till_id", attempts=1)
-    once = options.pop("once", None)
-    if options:
-        component.reserve(Take, volatile="sent_at", **options)
 
-    @component.initiate(Start, volatile="sent_at")
+    @component.initiate(Start, ignoring="sent_at")
     def start(command: Start, context: Context) -> Started:
         context.write(Asked("start"), "audit-1")
         if command.owner == "nobody":
             raise Reject("a till has an owner")
         return context.follow(command, Started)
 
-    @component.handle(Take, once=once)
+    @component.handle(Take, key=key, once=once)
     def take(command: Take, entity: Till, context: Context) -> Taken | None:
         context.write(Asked(command.take_id), "audit-1")
         if command.amount < 0:
@@ -88,7 +82,12 @@ def till(**options: Any) -> Component[Till]:
     return component
 
 
-INTO: dict[str, Any] = {"into": "tillTaking", "key": "take_id", "entity": "till_id"}
-BY_KEY: dict[str, Any] = {"into": "tillTaking", "key": "take_id"}
-WITHIN: dict[str, Any] = {"key": "take_id"}
-BY_FUNCTION: dict[str, Any] = {"into": "tillTaking", "key": lambda command: command.take_id}
+def taking(fields: Any = "take_id", **options: Any) -> dict[str, Any]:
+    """Return the key of commands, as an option."""
+    return {"key": Key(fields, into="tillTaking", ignoring="sent_at", **options)}
+
+
+INTO, BY_KEY = taking(), taking(per=None)
+BY_FUNCTION = taking(lambda command: command.take_id, per=None)
+
+reserved = till(**INTO)

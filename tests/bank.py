@@ -1,4 +1,4 @@
-"""Running consumers within a test: to the end of their categories, or batch by batch."""
+"""Draining consumers within a test, and waiting for those that run."""
 
 import time
 from collections.abc import Sequence
@@ -10,15 +10,12 @@ import consumers
 from bank import account
 from bank.invariants import check_invariants, progress
 from consumers import Drained
-from consumers.batch.batch import Batch, BatchResult
-from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
-from consumers.group.membership import GroupShare, Membership
-from consumers.group.positions import Positions
+from consumers.batch.batch import Batch
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore
-from tests.processes import PATIENCE
+from tests.started import PATIENCE
 
 RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
@@ -27,40 +24,6 @@ READS = ["account:command", RESERVED]
 def new_batch(connection: Connection[Any], component: Component, category: str) -> Batch:
     """Return a runner of batches of a category, with nothing claimed."""
     return Batch(ConsumerContext.of(connection, component, category))
-
-
-class Claimed:
-    """A category that was taken over from its holder, handled batch by batch."""
-
-    def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
-        self._batch = new_batch(connection, component, category)
-        self.positions = claim(connection, component.name, category)
-
-    def run(
-        self, limit: int, *, careful: bool = False, policy: FailurePolicy = ALL_OR_NOTHING
-    ) -> BatchResult:
-        """Run one batch."""
-        return self._batch.run(self.positions, limit, careful=careful, policy=policy)
-
-
-def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:
-    """Take a category over, as if its holder were gone."""
-    connection.execute("DELETE FROM reservation.members")
-    log = Log(consumer, category)
-    membership = Membership(session(connection.info.dsn), consumer, category, GroupShare(), log)
-    membership.join(connection)
-    # A connection that was cut a moment ago may still move the position; a member would not wait.
-    connection.execute(
-        "SELECT FROM reservation.positions WHERE consumer = %s AND category = %s FOR UPDATE",
-        [consumer, category],
-    )
-    membership.turn(connection)
-    return membership.positions
-
-
-def batch(connection: Connection[Any], category: str, component: Component = account) -> Claimed:
-    """Claim a category for a component."""
-    return Claimed(connection, component, category)
 
 
 def session(database_url: str) -> Session:
@@ -76,20 +39,10 @@ def address(connection: Connection[Any]) -> str:
     )
 
 
-def drain(connection: Connection[Any], component: Component = account) -> Drained:
+def drain(connection: Connection[Any], component: Component = account, **options: Any) -> Drained:
     """Handle all messages of a component's categories, as if their holders were gone."""
     connection.execute("DELETE FROM reservation.members")
-    return consumers.drain(component, address(connection))
-
-
-def batches(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
-    """Take every category to its end, and return each batch; a failing message is an error."""
-    results = []
-    for category in (component.command_category, *component.reservation_categories):
-        claimed = batch(connection, category, component)
-        while (result := claimed.run(100)).read:
-            results.append(result)
-    return results
+    return consumers.drain(component, address(connection), **options)
 
 
 def event_types(store: MessageStore, account_id: str = "123") -> list[str]:

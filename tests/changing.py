@@ -57,12 +57,14 @@ def jar(event: type, **names: Any) -> Component:
     """Return a component that adds coins up to a limit, and says so with a class of events."""
     component = Component("jar", entity=Jar, id="jar_id")
     component.message(Refused)
+    if names:
+        component.message(event, **names)
 
-    @component.handle(Put)
+    @component.handle(Put, once=None)
     def put(command: Any, entity: Any, context: Any) -> Any:
         return context.follow(command, event if entity.coins < LIMIT else Refused)
 
-    @component.project(event, **names)
+    @component.project(event)
     def added(entity: Any, event: Any) -> None:
         entity.coins += 1
 

@@ -1,25 +1,25 @@
-"""Fixtures: a server for the run, and for each test a database of its own."""
+"""Fixtures: a server for the run, a database for each worker, and others of a test's own."""
 
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
-from psycopg import Connection, conninfo, sql
+from psycopg import Connection, connect, conninfo
 
 from consumers.testing.embedded_server import server_folder
-from reservation import MessageStore, install
-from reservation.postgres.connection import connect
+from reservation import MessageStore
+from spark_jobs.common.errors import SparkUnavailableError
+from spark_jobs.session.java import require_java
 from tests import chance
+from tests.databases import WorkerDatabase, address, create, drop, new_template, numbers
 from tests.message_db import imitate
 from tests.servers import server
-
-_numbers = itertools.count(1)
 
 # The same examples at every run; `--hypothesis-profile=search` looks for new ones. The examples of
 # one test share its database and take names of their own.
@@ -45,9 +45,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let started processes receive SIGINT, which a shell's background job ignores."""
+    """Let started processes receive SIGINT, which a shell's background job ignores, and find Java.
+
+    Spark's own programs look for Java only in JAVA_HOME and on the PATH. Where there is none at
+    all, the tests that need it fail, and say so.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(SparkUnavailableError):
+        require_java()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -55,29 +61,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Seeds are counted from RESERVATION_TEST_SEED={chance.FIRST}.")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest tests first, and leave out those that must be asked for by name.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest tests first.
 
     With several workers, each takes an equal share of the list and then what is left of others'.
     The tests that share a Spark session so run on one worker, which alone has to start it, and no
     worker is left with a long test at the end.
     """
     items.sort(key=_weight)
-    if "exhaustive" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-    if left_out:
-        items[:] = [item for item in items if item not in set(left_out)]
-        config.hook.pytest_deselected(items=left_out)
 
 
 def _weight(item: pytest.Item) -> int:
     if "spark" in getattr(item, "fixturenames", ()):
         return 0
-    for weight, mark in enumerate(("spark", "faults", "slow"), start=1):
-        if item.get_closest_marker(mark):
-            return weight
-    return 4
+    return 1 if {"processes", "soak"} & {*item.path.parts} else 2
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +83,13 @@ def _no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("PG") or name == "RESERVATION_DATABASE_URL":
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _logs_not_configured() -> Iterator[None]:
+    """Leave structlog to the next test as a program finds it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(name="server_folder")
@@ -112,14 +116,14 @@ def admin(server_url: str) -> Iterator[Connection[Any]]:
 @pytest.fixture(scope="session")
 def template(admin: Connection[Any], server_url: str) -> Iterator[str]:
     """Give the name of a database with the store installed, to be cloned."""
-    with _template(admin, server_url, "reservation_template") as name:
+    with new_template(admin, server_url, "reservation_template") as name:
         yield name
 
 
 @pytest.fixture(scope="session")
 def message_db_template(admin: Connection[Any], server_url: str) -> Iterator[str]:
     """Give the name of a template whose schema message_store is not ours."""
-    with _template(admin, server_url, "message_db_template", imitate) as name:
+    with new_template(admin, server_url, "message_db_template", imitate) as name:
         yield name
 
 
@@ -129,14 +133,14 @@ def make_database(admin: Connection[Any], server_url: str) -> Iterator[Callable[
     made = []
 
     def make(template: str | None = None) -> str:
-        name = f"reservation_test_{os.getpid()}_{next(_numbers)}"
-        _create(admin, name, template)
+        name = f"reservation_test_{os.getpid()}_{next(numbers)}"
+        create(admin, name, template)
         made.append(name)
-        return _address(server_url, name)
+        return address(server_url, name)
 
     yield make
     for name in made:
-        _drop(admin, name)
+        drop(admin, name)
 
 
 @pytest.fixture
@@ -145,10 +149,21 @@ def empty_database_url(make_database: Callable[..., str]) -> str:
     return make_database()
 
 
+@pytest.fixture(scope="session")
+def worker_database(
+    admin: Connection[Any], server_url: str, template: str
+) -> Iterator[WorkerDatabase]:
+    """Give the database that the tests of this worker use one after the other."""
+    database = WorkerDatabase(admin, server_url, template)
+    yield database
+    database.drop()
+
+
 @pytest.fixture
-def database_url(make_database: Callable[..., str], template: str) -> str:
-    """Give the address of a database of this test's own, with the store installed."""
-    return make_database(template)
+def database_url(worker_database: WorkerDatabase) -> Iterator[str]:
+    """Give the address of a new store, in the worker's database."""
+    yield worker_database.take()
+    worker_database.give_back()
 
 
 @pytest.fixture
@@ -173,35 +188,3 @@ def peer(database_url: str) -> Iterator[Any]:
     client = MessageDB.from_url(address, max_connections=2)
     yield client
     client.connection_pool.closeall()
-
-
-def _address(server_url: str, name: str) -> str:
-    return conninfo.make_conninfo(server_url, dbname=name)
-
-
-@contextmanager
-def _template(
-    admin: Connection[Any],
-    server_url: str,
-    prefix: str,
-    prepare: Callable[[Connection[Any]], None] = lambda _: None,
-) -> Iterator[str]:
-    name = f"{prefix}_{os.getpid()}"
-    _create(admin, name)
-    with connect(_address(server_url, name), autocommit=True) as connection:
-        prepare(connection)
-        install(connection)
-    yield name
-    _drop(admin, name)
-
-
-def _create(admin: Connection[Any], name: str, template: str | None = None) -> None:
-    admin.execute(
-        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-            sql.Identifier(name), sql.Identifier(template or "template0")
-        )
-    )
-
-
-def _drop(admin: Connection[Any], name: str) -> None:
-    admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))

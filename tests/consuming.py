@@ -4,10 +4,14 @@ import contextlib
 import threading
 import time
 
+import structlog
+
+import consumers
+from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
 from tests.bank import session
-from tests.processes import PATIENCE
+from tests.started import PATIENCE, matches
 
 
 @contextlib.contextmanager
@@ -22,7 +26,99 @@ def running(component, database_url, category, stop=None, **options):
             yield thread, stop
         finally:
             stop.request()
-            thread.join(PATIENCE)
+            ended(thread)
+
+
+@contextlib.contextmanager
+def hosted(component, database_url, **options):
+    """Run a component's consumers in a thread of this process, while the block lasts."""
+    stop = threading.Event()
+    failures = []
+
+    def work():
+        try:
+            consumers.run(component, database_url, stop=stop, **options)
+        except BaseException as error:  # noqa: BLE001  raised again below
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        ended(thread)
+    if failures:
+        raise failures[0]
+
+
+def ended(thread):
+    """Wait until a thread that was asked to stop has ended."""
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "a consumer does not stop"
+
+
+@contextlib.contextmanager
+def members(component, database_url, category, size=2):
+    """Run a consumer for each partition of a category, in a thread each, while the block lasts."""
+    with contextlib.ExitStack() as stack:
+        for member in range(size):
+            share = GroupShare(size, member)
+            stack.enter_context(running(component, database_url, category, share=share))
+        yield
+
+
+class Logged:
+    """The events that consumers of this process log.
+
+    Attributes:
+        events: all of them, in order.
+    """
+
+    def __init__(self, events, thread=None):
+        self.events = events
+        self._thread = thread
+        self._seen = 0
+
+    def named(self, event, **fields):
+        """Return the events of a name and with these fields."""
+        return [one for one in list(self.events) if matches(one, event, fields)]
+
+    def wait_for(self, event, **fields):
+        """Wait for an event that comes after those that were waited for before, and return it."""
+
+        def found():
+            events = enumerate(self.events[self._seen :], self._seen + 1)
+            return next((one for one in events if matches(one[1], event, fields)), None)
+
+        self._seen, logged = until(found, self._thread)
+        return logged
+
+    def wait_until(self, event, times=1, **fields):
+        """Wait until an event was logged so many times in all, and return the first."""
+        until(lambda: len(self.named(event, **fields)) >= times, self._thread)
+        return self.named(event, **fields)[0]
+
+
+@contextlib.contextmanager
+def logged():
+    """Give the events that consumers of this process log while the block lasts."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    capture = structlog.testing.LogCapture()
+    structlog.configure(processors=[capture])
+    try:
+        yield Logged(capture.entries)
+    finally:
+        structlog.reset_defaults()
+        if before is not None:
+            structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def logging(component, database_url, **options):
+    """Run a component's consumers while the block lasts, and give what they log."""
+    with logged() as log, hosted(component, database_url, **options) as thread:
+        yield Logged(log.events, thread)
 
 
 def until(check, thread=None):

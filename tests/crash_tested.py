@@ -1,9 +1,9 @@
 """Good components of the tests, under the names by which other processes import them."""
 
-from reservation import MessageIdInEvents, PositionInEvents, Processed, StateBased
+from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
 from tests.awaiting import awaiting
 from tests.controls import deposit, open_, withdraw
-from tests.idempotence import copied, key_of, numbered, opened, purse, revised, within
+from tests.idempotence import copied, key_of, numbered, opened, purse, revised
 
 processed = purse(Processed())
 processed_by_key = purse(Processed(key=key_of))
@@ -15,7 +15,6 @@ sequence = purse(PositionInEvents())
 pseudo_events = purse(PositionInEvents(pseudo_events=True))
 initiate = opened()
 reservation = copied()
-one_category = within()
 awaited = awaiting(purse(Processed()))
 awaited_reservation = awaiting(copied())
 
@@ -34,7 +33,6 @@ SENT = {
     "pseudo_events": _SENT,
     "initiate": [open_(), open_(account="2"), *_SENT, open_()],
     "reservation": _REISSUED,
-    "one_category": _REISSUED,
     "awaited": _SENT,
     "awaited_reservation": _REISSUED,
 }

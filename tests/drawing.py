@@ -3,8 +3,10 @@
 import os
 import sys
 
-from reservation import ClockRevisions, DatabaseRevisions, MessageStore
-from reservation.postgres.connection import connect
+import psycopg
+
+from reservation import MessageStore
+from reservation.strategies import ClockRevisions, DatabaseRevisions
 from tests.once import pay
 
 
@@ -17,7 +19,7 @@ def draw_from_the_clock(path: str, count: int) -> None:
 
 def send(database_url: str, count: int) -> None:
     """Send that many messages, each with the next revision of its entity, and say when each is."""
-    with connect(database_url, autocommit=True) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         store, revisions = MessageStore(connection), DatabaseRevisions(connection)
         for n in range(count):
             entity = str(n % 3)

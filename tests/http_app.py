@@ -60,7 +60,6 @@ class Balance:
 
 
 account = Component("account", entity=Balance, id="account_id", attempts=1)
-account.reserve(Deposit, into="accountTransaction", entity="account_id", key="deposit_id")
 account.message(Opened)
 
 
@@ -69,7 +68,7 @@ def open_account(command: Open, context: Any) -> Opened:
     return Opened(command.account_id, command.owner)
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, key="deposit_id")
 def deposit(command: Deposit, entity: Balance, context: Any) -> Deposited:
     if command.amount < 0:
         raise Reject("an amount is not negative")
@@ -185,6 +184,13 @@ def consuming(database_url: str, component: Component[Any] = account) -> Any:
     finally:
         stop.set()
         thread.join(PATIENCE)
+
+
+@contextmanager
+def bank(make: Callable[..., Any], database_url: str, **options: Any) -> Any:
+    """Serve an application and run its consumers; give its address."""
+    with consuming(database_url), serving(make(database_url, **options)) as address:
+        yield address
 
 
 def serve(make: Callable[..., Any], port: int, tell: Any, options: dict[str, Any]) -> None:

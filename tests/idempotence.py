@@ -7,17 +7,9 @@ from typing import Any
 from psycopg import Connection
 
 from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
-from consumers.batch.batch import BatchResult
-from reservation import (
-    Component,
-    MessageIdInEvents,
-    MessageStore,
-    Metadata,
-    Revisions,
-    StateBased,
-)
-from reservation.handlers.returned import encode_events
-from tests.bank import batches
+from reservation import Component, MessageStore
+from reservation.strategies import MessageIdInEvents, Revisions, StateBased
+from tests.bank import drain
 
 PURSE = "purse:command-123"
 
@@ -56,6 +48,8 @@ def purse(
     name: str = "purse",
     adds: Any = Deposit,
     takes: Any = Withdraw,
+    add_key: Any = None,
+    take_key: Any = None,
     **options: Any,
 ) -> Component:
     """Return a component that adds and takes, if the balance suffices."""
@@ -65,17 +59,15 @@ def purse(
         event = context.follow(
             command, event, processed_time=context.time, sequence=context.sequence
         )
-        if isinstance(once, StateBased):  # the state is changed, and not by the event
-            stream_name = component.entity_stream(command)
-            (row,) = encode_events([event], context.message, stream_name, Metadata())
-            component.projection.apply_encoded(entity, row, context.message)
+        if isinstance(once, StateBased):  # the handler changes the state, and not the event
+            (deposited if isinstance(event, Deposited) else withdrawn)(entity, event)
         return event
 
-    @component.handle(adds, once=once)
+    @component.handle(adds, key=add_key, once=once)
     def deposit(command, entity, context):
         return follow(command, Deposited, entity, context)
 
-    @component.handle(takes, once=once)
+    @component.handle(takes, key=take_key, once=once)
     def withdraw(command, entity, context):
         if command.amount > entity.balance:
             return None
@@ -94,18 +86,7 @@ def purse(
 
 def copied(once: Any = None) -> Component:
     """Return a purse whose commands are reserved into a category of their own."""
-    component = purse(once)
-    for command, key in ((Deposit, "deposit_id"), (Withdraw, "withdrawal_id")):
-        component.reserve(command, into="purseTransaction", key=key, entity="account_id")
-    return component
-
-
-def within(once: Any = None) -> Component:
-    """Return one whose commands are reserved within their category."""
-    component = purse(once)
-    component.reserve(Deposit, key="deposit_id")
-    component.reserve(Withdraw, key="withdrawal_id")
-    return component
+    return purse(once, add_key="deposit_id", take_key="withdrawal_id")
 
 
 def revised(once: Any = Revisions()) -> Component:  # noqa: B008  it is a value
@@ -138,7 +119,7 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
         " WHERE schemaname = 'message_store'"
         " OR schemaname = 'reservation'"
-        " AND tablename NOT IN ('versions', 'upgrades', 'sender_categories', 'store_identity')"
+        " AND tablename NOT IN ('versions', 'sender_categories', 'store_identity')"
         " ORDER BY 1"
     ).fetchall()
 
@@ -148,7 +129,7 @@ def redeliver(connection: Connection[Any], to: int = 0) -> None:
     connection.execute("UPDATE reservation.positions SET position = least(position, %s)", [to])
 
 
-def counts(results: list[BatchResult]) -> dict[str, int]:
+def counts(results: list[Any]) -> dict[str, int]:
     """Return how the messages of some batches were counted."""
     total: dict[str, int] = {}
     for result in results:
@@ -159,7 +140,7 @@ def counts(results: list[BatchResult]) -> dict[str, int]:
 
 def drained(connection: Connection[Any], component: Component) -> dict[str, int]:
     """Take a component's categories to their ends and return how messages were counted."""
-    return counts(batches(connection, component))
+    return dict(drain(connection, component).counts)
 
 
 def effects(store: MessageStore, stream_name: str = "purse-123") -> list[str]:

@@ -46,10 +46,8 @@ LARGE = (
     "reservation.processed_for_ever",
     "reservation.scheduled",
     "reservation.dead_letters",
-    "reservation.corrections",
     "reservation.revisions",
     "reservation.revision_counters",
-    "reservation.reconciliation_reports",
     "reservation.http_requests",
 )
 OPEN_LETTERS = 200  # of the commands, from the first thousand on
@@ -104,9 +102,9 @@ WHERE mod(n, 10) = 0 AND n > %(small)s
 VERSIONS_STORED = """
 INSERT INTO reservation.states (
   stream_name, position, message_id, category, global_position, base, state, given, outputs,
-  outputs_hash, published, time)
+  time)
 SELECT v.stream_name, v.position, md5(v.message)::uuid, 'account:command', n, v.base,
-       '{}', '{}', '[]', '', v.old, now() - CASE WHEN v.old THEN '2 days'::interval ELSE '0' END
+       '{}', '{}', '[]', now() - CASE WHEN v.old THEN '2 days'::interval ELSE '0' END
 FROM generate_series(%(first)s::int, least(%(last)s, %(states)s)::int) AS n
 CROSS JOIN LATERAL (
   SELECT 'old:state-' || n / 4, mod(n, 4), 'old ' || n, mod(n, 4), true
@@ -160,9 +158,9 @@ WHERE type = 'Deposit' AND mod(n, 10) = 1
 
 
 SCHEDULED = """
-INSERT INTO reservation.scheduled (id, due_at, stream_name, type, data)
+INSERT INTO reservation.scheduled (id, due_at, stream_name, type, data, is_sent)
 SELECT md5('scheduled ' || n)::uuid, now() + make_interval(days => 1, secs => n),
-       'account:command-' || n, 'Deposit', '{}'
+       'account:command-' || n, 'Deposit', '{}', true
 FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 10) = 1
 """
 
@@ -197,15 +195,14 @@ WHERE mod(n, 10) IN (2, 3)
 """
 
 
-# Of what is parked, and of a store that was replaced.
+# Of what is parked.
 CORRECTIONS = """
-INSERT INTO reservation.corrections (
-  correction, correction_id, consumer, category, global_position, message_id)
-SELECT global_position, message_id, consumer, category, global_position,
-       CASE WHEN global_position <= 1000 THEN message_id ELSE gen_random_uuid() END
-FROM reservation.dead_letters
-WHERE category = 'account:command' AND global_position BETWEEN %(first)s AND %(last)s
-  AND global_position > %(small)s AND mod(global_position, 10) = 3
+UPDATE reservation.dead_letters d
+SET data = m.data || '{"amount": 1}', correction = d.global_position
+FROM message_store.messages m
+WHERE m.global_position = d.global_position AND d.category = 'account:command'
+  AND d.global_position BETWEEN %(first)s AND %(last)s
+  AND d.global_position > %(small)s AND mod(d.global_position, 10) = 3
 """
 
 
@@ -244,16 +241,6 @@ WHERE type = 'Withdraw' AND mod(n, 10) = 1
 """
 
 
-REPORTS = """
-INSERT INTO reservation.reconciliation_reports (
-  id, component, time, stored_by, mode, up_to, categories, duration, in_order, findings, accepted,
-  program, report)
-SELECT md5('report ' || n)::uuid, 'account', now(), 'auditor', 'full', n, '{}', '1s', true, '{}',
-       '{}', '0', '{}'
-FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 100) = 1
-"""
-
-
 REQUESTS = """
 INSERT INTO reservation.http_requests (role, id, fingerprint, answered_at, status, headers, body)
 SELECT reservation.http_role(), md5('request ' || n)::uuid, 'asked', now(), 200, '[]', 'answer'
@@ -280,7 +267,6 @@ FILL = (
     FORGETFUL,
     DAY_MADE,
     PROCESSED_THAT_DAY,
-    REPORTS,
     REQUESTS,
 )
 

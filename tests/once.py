@@ -1,10 +1,15 @@
 """A component whose handlers leave a row for each effect, and its messages."""
 
+import contextlib
+import json
 from collections import Counter
 from dataclasses import dataclass
 
+import psycopg
+
 from reservation import Component
-from tests.bank import batch
+from tests.bank import address, drain
+from tests.commands import invoke_cli
 
 SENT = "till:command-123"
 COMMANDS = "till:command"
@@ -34,8 +39,8 @@ def refund(key="p1", till="123"):
     return Refund(key, till)
 
 
-def till(once, *, name="till", fails=frozenset()):
-    """Return a component whose handlers use a strategy; those of some keys fail."""
+def till(once, *, name="till", fails=frozenset(), once_each=False):
+    """Return a component whose handlers use a strategy; those of some keys fail, or fail once."""
     component = Component(name, id="till_id")
 
     def take_effect(command, entity, context):
@@ -44,6 +49,8 @@ def till(once, *, name="till", fails=frozenset()):
             [name, type(command).__name__, command.pay_id],
         )
         if command.pay_id in fails:
+            if once_each:
+                fails.discard(command.pay_id)
             raise ValueError
 
     for command in (Pay, Refund):
@@ -68,13 +75,42 @@ def effects(connection, component="till"):
 
 def run(connection, component, limit=100):
     """Take the commands to their end, and return how they were counted."""
-    counts = Counter()
-    claimed = batch(connection, component.command_category, component)
-    while (result := claimed.run(limit)).read:
-        counts += result.counts
-    return counts
+    return drain(connection, component, batch_size=limit).counts
 
 
 def redeliver(connection, to=0):
     """Let all consumers read from a position again."""
     connection.execute("UPDATE reservation.positions SET position = %s", [to])
+
+
+def prune(connection, *arguments, apply=True):
+    """Prune, and return what was removed, by kind and owner, and why the rest was not."""
+    apply_ = ["--apply"] if apply else []
+    done = invoke_cli("prune", *arguments, *apply_, "--json", "--database-url", address(connection))
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    removed = {(one["kind"], one["of"]): one["count"] for one in summary["pruned"]}
+    return removed, [one["why"] for one in summary["kept"]]
+
+
+def letters(connection):
+    """Return the dead letters in order: the key of each, its state, reason and error."""
+    return connection.execute(
+        "SELECT m.data->>'payId', l.state, l.reason, l.error FROM reservation.dead_letters l "
+        "JOIN message_store.messages m USING (global_position) ORDER BY global_position"
+    ).fetchall()
+
+
+@contextlib.contextmanager
+def counted_round_trips(monkeypatch):
+    """Give a list that gets longer with each exchange of this process with the server."""
+    counted = []
+    wait = psycopg.Connection.wait
+
+    def counting(self, *arguments, **options):
+        counted.append(1)
+        return wait(self, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(psycopg.Connection, "wait", counting)
+        yield counted

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from reservation import Component, Metadata, Write
-from reservation.declaration.subscribed_category import Subscription
+from reservation.declaration.records import MessageDeclaration
+from reservation.declaration.table import declarations
 
 ROOT = Path(__file__).parent.parent
 APP = "tests.orders:orders"
@@ -70,7 +71,7 @@ def new_orders(name: str = "order", *, entity: bool = True, **options: Any) -> C
     def place(command: Place, context: Any) -> Placed:
         return Placed(command.order_id)
 
-    @orders.on(Captured, category=category, **options)
+    @orders.handle(Captured, category=category, **options)
     def captured(event: Captured, order: Order, context: Any) -> Paid | None:
         if event.amount == 13:
             raise ValueError("unlucky")
@@ -101,9 +102,9 @@ def capture(payment: str, order: str = "o1", amount: int = 10, **metadata: Any) 
     return Write(event, f"{PAYMENTS}-{payment}", metadata=Metadata(**metadata))
 
 
-def subscription(component: Component[Any], category: str, type_: str) -> Subscription:
+def subscription(component: Component[Any], category: str, type_: str) -> MessageDeclaration:
     """Return what is declared of a type of messages in a category."""
-    return component.subscribed[category].subscriptions[type_]
+    return declarations(component).others[category][type_]
 
 
 def payments_of(store: Any, order: str = "o1", component: str = "order") -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from psycopg import conninfo
 
 from tests.ports import free_port
-from tests.processes import PATIENCE
+from tests.started import PATIENCE
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 

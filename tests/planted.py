@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psycopg
 
-from reservation import Component, MessageIdInEvents, MessageStore
-from reservation.postgres.connection import connect
+from reservation import Component, MessageStore, Retry
+from reservation.strategies import MessageIdInEvents
 
 FOLDER = Path(os.environ.get("PLANTED_FOLDER", "/tmp"))
 
@@ -56,11 +56,11 @@ def prepare(connection):
     )
 
 
-def component(name, handlers):
+def component(name, handlers, **options):
     """Return a component with a handler for each type of command."""
     made = Component(name, entity=Box, id="box_id")
     for name, handler in handlers.items():
-        made.handle(TYPES[name], once=MessageIdInEvents())(handler)
+        made.handle(TYPES[name], once=MessageIdInEvents(), **options)(handler)
 
     @made.project(Noted)
     def noted(box, event):
@@ -101,7 +101,7 @@ def counts(command, box, context):
 
 
 def own_connection(command, box, context):
-    with connect(context.connection.info.dsn, autocommit=True) as connection:
+    with psycopg.connect(context.connection.info.dsn, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO puts (key) VALUES (%s) ON CONFLICT DO NOTHING", [command.put_id]
         )
@@ -138,6 +138,40 @@ def overwrites(command, box, context):
     (amount,) = context.connection.execute("SELECT amount FROM stock").fetchone()
     context.connection.execute("UPDATE stock SET amount = %s", [amount - 1])
     return Noted(command.box_id, "")
+
+
+class HeldError(Exception):
+    """Another transaction has what is to be changed."""
+
+
+def takes_locked(command, context, lock):
+    """Take one from the stock, if the lock is free."""
+    (is_free,) = context.connection.execute(
+        "SELECT pg_try_advisory_xact_lock(hashtext(%s))", [lock]
+    ).fetchone()
+    if not is_free:
+        raise HeldError
+    (amount,) = context.connection.execute("SELECT amount FROM stock").fetchone()
+    context.connection.execute("UPDATE stock SET amount = %s", [amount - 1])
+    return Noted(command.box_id, "")
+
+
+def tries_lock(command, box, context):
+    return takes_locked(command, context, "stock")
+
+
+def tries_row(command, box, context):
+    try:
+        with context.connection.transaction():
+            context.connection.execute("SELECT FROM stock FOR UPDATE NOWAIT")
+    except psycopg.errors.LockNotAvailable as error:
+        raise HeldError from error
+    context.connection.execute("UPDATE stock SET amount = amount - 1")
+    return Noted(command.box_id, "")
+
+
+def tries_own_lock(command, box, context):
+    return takes_locked(command, context, command.box_id)
 
 
 def changes_command(command, box, context):
@@ -224,21 +258,35 @@ HANDLERS = {
 # Some of their messages become dead letters.
 SWALLOWING = {handler.__name__: handler for handler in (swallows, goes_on, writes_file)}
 
+# Their messages are tried again.
+LOCKING = {handler.__name__: handler for handler in (tries_lock, tries_row)}
+LOCKING_WRONG = {"tries_own_lock": tries_own_lock}
+
 TYPES = {
     name: make_dataclass(name.title().replace("_", ""), [], bases=(Put,), frozen=True)
-    for name in (*HANDLERS, *SWALLOWING, "expects_version")
+    for name in (*HANDLERS, *SWALLOWING, *LOCKING, *LOCKING_WRONG, "expects_version")
 }
 
 GOOD = {handler.__name__: handler for handler in (notes, expects_version)}
 
+# One with each of some bugs, and one that does it well.
+SAMPLE = {
+    handler.__name__: handler
+    for handler in (own_id, changes_event, ignores_version, leaves_lock, notes)
+}
+
 planted = component("planted", HANDLERS)
+sample = component("sample", SAMPLE)
 good = component("good", GOOD)
 swallowing = component("swallowing", SWALLOWING)
+RETRY = Retry(attempts=5, first="1h", on=HeldError)
+locking = component("locking", LOCKING, retry=RETRY)
+locking_wrong = component("lockingWrong", LOCKING_WRONG, retry=RETRY)
 
 
 # Their bugs show between messages.
 TWICE = {"notes", "expects_version", "counts", "ignores_version", "overwrites", "changes_event"}
-TWICE |= {"changes_default"}
+TWICE |= {"changes_default", *LOCKING, *LOCKING_WRONG}
 
 
 def commands(names):

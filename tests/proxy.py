@@ -91,6 +91,10 @@ class Proxy:
         """Cut every connection, as a server does that is restarted."""
         self._order("drop")
 
+    def silence(self) -> None:
+        """Cut every connection, and answer nobody who connects, until `drop`."""
+        self._order("silence")
+
     def _order(self, what: str) -> None:
         done = threading.Event()
         self._orders.append((what, done))
@@ -106,6 +110,8 @@ class Proxy:
                     for link in set(self._links.values()):
                         self._close(link)
                     self._release()
+                    if what == "silence":
+                        self._hold()
                     done.set()
                     if what == "stop":
                         return

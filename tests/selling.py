@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from reservation import Component
+from reservation import Component, Key
 
 COMMANDS, COPIES = "till:command", "tillSale"
 
@@ -49,12 +49,11 @@ class Till:
 
 def till(handler: Any = None, *, attempts: int = 3, **options: Any) -> Component[Till]:
     """Return a component that reserves sales, and handles them with this."""
-    component = Component("till", entity=Till, id="till_id", attempts=attempts)
+    component = Component("till", entity=Till, id="till_id", attempts=attempts, replies_to="reply")
     component.initiate(Open)(lambda command, context: Opened(command.till_id))
     component.message(Opened, Sold, Printed)
-    component.reserve(Sell, into=COPIES, entity="till_id", key="sale_id")
-    component.handle(Sell, **options)(handler or sell)
-    component.handle(Print)(lambda command, till, context: Printed(command.till_id))
+    component.handle(Sell, key=Key("sale_id", into=COPIES), **options)(handler or sell)
+    component.handle(Print, once=None)(lambda command, till, context: Printed(command.till_id))
     return component
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
 from bank.traffic import Traffic, in_batches
 from reservation import MessageStore, Write
 from reservation.errors import DatabaseUnavailableError
-from reservation.postgres.connection import connect
-from tests.processes import PATIENCE
+from tests.started import PATIENCE
 
 PAUSE = 0.05  # seconds before the next attempt
 
@@ -65,11 +66,11 @@ class Sender:
         left = list(reversed(batches))
         while left and not self._over.is_set():
             try:
-                with connect(self._database_url, autocommit=True) as connection:
+                with psycopg.connect(self._database_url, autocommit=True) as connection:
                     store = MessageStore(connection)
                     while left and not self._over.is_set():
                         store.write_batch(left[-1])
                         self.acknowledged.update(write.id for write in left.pop() if write.id)
-            except DatabaseUnavailableError:
+            except (DatabaseUnavailableError, psycopg.OperationalError):
                 self.failures += 1
                 self._over.wait(PAUSE)

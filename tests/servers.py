@@ -19,11 +19,7 @@ DEFAULT_IMAGE = "postgres:17"
 
 @contextmanager
 def server(kind: str) -> Iterator[str]:
-    """Give the address of a server: that in RESERVATION_TEST_DATABASE_URL, or one of its own.
-
-    Args:
-        kind: ``container`` or ``embedded``, where the variable is not set.
-    """
+    """Give the address of a server: that in RESERVATION_TEST_DATABASE_URL, or one of its own."""
     named = os.environ.get("RESERVATION_TEST_DATABASE_URL")
     if named:
         yield named
@@ -105,12 +101,6 @@ class Standby:
     """
 
     def __init__(self, primary: OwnServer, place: Path) -> None:
-        """Prepare; nothing is copied before `start`.
-
-        Args:
-            primary: the server to copy; it runs.
-            place: a folder that the user who runs it may write to.
-        """
         self._primary = primary
         self._place = place
         self._programs, self._user = primary.programs, primary.user  # it may be gone later
@@ -193,14 +183,6 @@ class OwnContainer:
     """
 
     def __init__(self, *, small_disk: str | None = None) -> None:
-        """Start it; return when it lets clients in.
-
-        Args:
-            small_disk: a folder that is to have a disk of 16 MiB of its own.
-
-        Raises:
-            Missing: there is nothing to run it with.
-        """
         import docker
 
         image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)

@@ -5,7 +5,7 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
-from reservation import Component
+from reservation import Component, Key
 
 SENT = "shop:command-1"
 
@@ -27,21 +27,19 @@ def to_price(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"price": Decimal(data["cents"]) / 100, "sent": data.get("sentAt", "")}
 
 
-HOWS = ["into", "server", "within", "function", "initiate"]
+HOWS = ["into", "function", "initiate"]
 
 
 def shop(how: str = "into") -> Component:
     """Return a component that takes a command once, in one of the ways."""
     component = Component("shop", id="shop_id")
     if how == "initiate":
-        component.initiate(Buy, volatile="sent", was="Order")(lambda *_: Bought("1"))
+        component.initiate(Buy, ignoring="sent")(lambda *_: Bought("1"))
     else:
-        key: Any = (lambda command: command.buy_id) if how == "function" else "buy_id"
-        into = None if how == "within" else "shopTransaction"
-        options: Any = {"key": key, "into": into, "same_key": how == "server"}
-        component.reserve(Buy, volatile="sent", was="Order", **options)
-        component.handle(Buy)(lambda *_: None)
-    component.upcast(Buy, to=2)(to_price)
+        fields: Any = (lambda command: command.buy_id) if how == "function" else "buy_id"
+        key: Any = Key(fields, per=None, ignoring="sent", shared=True)
+        component.handle(Buy, key=key)(lambda *_: None)
+    component.message(Buy, was="Order", version=2, upcast=to_price)
     return component
 
 
@@ -102,10 +100,9 @@ PayAnew.__name__ = "Pay"
 def till(command: type[Any], **options: Any) -> Component:
     """Return a component that takes one command, of one of the two forms."""
     component = Component("till", id="shop_id")
-    component.reserve(command, key="pay_id", into="tillTransaction", **options)
-    component.handle(command)(lambda *_: None)
+    component.handle(command, key=Key("pay_id", per=None, **options))(lambda *_: None)
     return component
 
 
 former, now = till(Pay), till(PayAnew)
-volatile = till(PayAnew, volatile="sent")
+ignoring = till(PayAnew, ignoring="sent")

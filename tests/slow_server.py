@@ -16,12 +16,6 @@ class SlowServer:
     """
 
     def __init__(self, folder: Path, milliseconds: int = 0) -> None:
-        """Start it.
-
-        Args:
-            folder: for its data.
-            milliseconds: by how much each flush takes longer.
-        """
         self._gate = folder / "gate"
         self._environment = slow_disk(folder, milliseconds)
         with inherited(self._environment):

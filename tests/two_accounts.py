@@ -4,7 +4,7 @@ from bank.invariants import progress
 from tests.bank import READS
 from tests.controls import COMMANDS, deposit, open_
 from tests.poison import APP
-from tests.processes import Started
+from tests.started import Started
 
 OTHER = "account:command-456"
 
@@ -33,8 +33,3 @@ def write_two_accounts(store):
     """Write three deposits to one account, the second to be poisoned, and one to another."""
     store.write([open_(), deposit("d1"), deposit("bad"), deposit("d3")], COMMANDS)
     store.write([open_("456"), deposit("e1", account="456")], OTHER)
-
-
-def drained_commands(connection, started):
-    while progress(connection)[READS[0]][0]:
-        started.wait_for("batch_committed", category=READS[0])

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from reservation import Component, Context, Processed
+from reservation import Component, Context, Key
+from reservation.strategies import Processed
 
 SENT = "order:command"
 TIME_TO_PAY = timedelta(milliseconds=400)
@@ -46,13 +47,9 @@ class Order:
 
 
 def orders(time_to_pay: timedelta | str = "30m", **options: object) -> Component:
-    """Return the component.
-
-    Args:
-        time_to_pay: after which an order expires.
-        options: how its handlers are declared.
-    """
+    """Return the component."""
     order = Component("order", entity=Order, id="order_id")
+    options = {"once": None} | options
 
     @order.handle(Place, **options)
     def place(command: Place, entity: Order, context: Context) -> Placed | None:
@@ -85,20 +82,14 @@ order = orders(TIME_TO_PAY)
 
 
 def reserved(**options: object) -> Component:
-    """Return a component of which a handler does nothing but schedule a command.
-
-    Args:
-        options: how its handlers are declared.
-    """
+    """Return a component of which a handler does nothing but schedule a command."""
     component = Component("order", id="order_id")
-    component.reserve(Place, into="orderTransaction", entity="order_id", key="order_id")
-    component.reserve(Expire, into="orderExpiry", entity="order_id", key="order_id")
 
-    @component.handle(Place, **options)
+    @component.handle(Place, key="order_id", **options)
     def place(command: Place, entity: None, context: Context) -> None:
         context.write(Expire(command.order_id), f"{SENT}-{command.order_id}", after="30m")
 
-    @component.handle(Expire, **options)
+    @component.handle(Expire, key=Key("order_id", into="orderExpiry"), **options)
     def expire(command: Expire, entity: None, context: Context) -> Expired:
         return Expired(command.order_id)
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 
 from bank.entity import Account
 from bank.messages import Close, Closed, WithdrawalRejected, Withdrawn
-from reservation import Component, Context
+from reservation import Component, Context, Key
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,22 @@ class Credited:
 
 account = Component("account", entity=Account, id="account_id")
 
-reserved = dict(into="accountTransaction", entity="account_id", volatile="time")
-account.reserve(MakeDeposit, was="Deposit", {deposit_key}, **reserved)
-account.reserve(Withdraw, key="withdrawal_id", **reserved)
 
-
-@account.upcast(OpenAccount, to=2)
-@account.upcast(Opened, to=2)
 def in_euros(data):
     return data | {{"currency": "EUR"}}
 
 
-@account.initiate(OpenAccount, volatile="time", was="Open")
+account.message(OpenAccount, was="Open", version=2, upcast=in_euros)
+account.message(Opened, version=2, upcast=in_euros)
+account.message(MakeDeposit, was="Deposit")
+
+
+@account.initiate(OpenAccount, ignoring="time")
 def open_account(command: OpenAccount, context: Context) -> Opened:
     return context.follow(command, Opened, processed_time=context.time)
 
 
-@account.handle(MakeDeposit)
+@account.handle(MakeDeposit, key=Key({deposit_key}, ignoring="time"))
 def deposit(command: MakeDeposit, account: Account, context: Context) -> Credited | None:
     if account.processed(context.sequence):
         return None
@@ -99,7 +98,7 @@ def deposit(command: MakeDeposit, account: Account, context: Context) -> Credite
     )
 
 
-@account.handle(Withdraw)
+@account.handle(Withdraw, key=Key("withdrawal_id", ignoring="time"))
 def withdraw(
     command: Withdraw, account: Account, context: Context
 ) -> Withdrawn | WithdrawalRejected | None:
@@ -109,7 +108,7 @@ def withdraw(
     return context.follow(command, outcome, processed_time=context.time, sequence=context.sequence)
 
 
-@account.handle(Close)
+@account.handle(Close, once=None)
 def close(command: Close, account: Account, context: Context) -> Closed | None:
     if account.closed:
         return None
@@ -145,8 +144,8 @@ def closed(account: Account, event: Closed) -> None:
 
 
 # The second version looks for the names of the third, which may then run beside it.
-_KEY = 'key="deposit_id", formerly=("account_id", "deposit_id", "account_id")'
-_LATER_KEY = 'key=("deposit_id", "account_id"), formerly=("account_id", "deposit_id")'
+_KEY = '"deposit_id", formerly=("account_id", "deposit_id", "account_id")'
+_LATER_KEY = '("deposit_id", "account_id"), formerly=("account_id", "deposit_id")'
 
 
 def write_versions(folder: Path) -> None:

@@ -20,15 +20,7 @@ _QUERIES = load_queries("benchmarks")
 
 
 def drain(bench: Bench, peer: str, count: int, setting: int, *, processes: int = 1) -> float:
-    """Enqueue, then run the workers; return messages a second.
-
-    Args:
-        bench: gives a database.
-        peer: the module of its worker.
-        count: how many messages there are.
-        setting: the size of a batch, or the concurrency.
-        processes: how many workers there are.
-    """
+    """Enqueue, then run the workers; return messages a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         _finish(_start(environment.PYTHON, url, peer, "send", count))
         workload.settle(connection)

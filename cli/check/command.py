@@ -21,7 +21,8 @@ from cli.common.options import app_options, database_option, json_option, spark_
 @click.option(
     "--full",
     is_flag=True,
-    help="Decode every message, with Spark. Needs Java 17 and the extra `spark`.",
+    help="Decode every message, with Spark. Needs the extra `spark`, and Java 17 or the extra "
+    "`java`.",
 )
 @database_option
 @spark_options

@@ -96,11 +96,7 @@ def _decoded(
 
 
 def _refuse(context: click.Context, when: str, *names: str) -> None:
-    """Refuse options that have no effect.
-
-    Raises:
-        UsageError: one of them is given on the command line.
-    """
+    """Refuse options that have no effect."""
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} has no effect {when} --full; leave out one")

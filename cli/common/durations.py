@@ -28,13 +28,6 @@ class DurationType(click.ParamType[timedelta]):
         at_most: timedelta = LONGEST,
         plain_seconds: bool = False,
     ) -> None:
-        """Set the limits.
-
-        Args:
-            at_least: the shortest time span that is accepted.
-            at_most: the longest.
-            plain_seconds: whether a number without a unit is accepted, in seconds.
-        """
         self._at_least = at_least
         self._at_most = at_most
         self._plain_seconds = plain_seconds
@@ -45,11 +38,7 @@ class DurationType(click.ParamType[timedelta]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> timedelta:
-        """Return the time span that a text stands for.
-
-        Raises:
-            BadParameter: the text does not follow the grammar, or is out of the limits.
-        """
+        """Return the time span that a text stands for."""
         if isinstance(value, timedelta):
             return value
         microseconds = microseconds_of(value, plain_seconds=self._plain_seconds)
@@ -80,11 +69,7 @@ class TimestampType(click.ParamType[datetime]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> datetime:
-        """Return the point in time, in UTC.
-
-        Raises:
-            BadParameter: the text is neither a date nor a time span, or names no possible date.
-        """
+        """Return the point in time, in UTC."""
         if isinstance(value, datetime):
             return value
         try:
@@ -107,11 +92,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def in_two_units(seconds: float) -> str:
-    """Return a time span in its two largest units, for people.
-
-    Args:
-        seconds: how long it is; what is below 0 counts as 0.
-    """
+    """Return a time span in its two largest units, for people."""
     left = max(int(seconds), 0)
     parts: list[str] = []
     for unit, size in _UNITS:

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from cli.common.interrupts import INTERRUPTED
 from reservation.errors import ReservationError
 
 NOT_IN_ORDER = 1
 COULD_NOT_RUN = 2
-INTERRUPTED = 130  # as shells count SIGINT
 
 _DEBUG = "reservation.debug"
 

@@ -26,11 +26,7 @@ def install_hint(*extras: str) -> str:
 
 
 def require_extras(*extras: str) -> None:
-    """Make sure that extras are installed.
-
-    Raises:
-        CommandError: some are missing; the message contains the command that installs them.
-    """
+    """Make sure that extras are installed."""
     missing = [extra for extra in extras if not is_installed(extra)]
     if missing:
         raise CommandError(

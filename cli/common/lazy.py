@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from cli.common.extras import require_extras
+from cli.common.interrupts import quietly_interrupted
 
 
 def load(target: str) -> Any:  # Any: whatever has that name
@@ -26,18 +27,14 @@ class LazyCommands(UserDict[str, click.Command]):
     """The commands of a group by name, each imported when it is first asked for."""
 
     def __init__(self, targets: Mapping[str, str]) -> None:
-        """Note where the commands are.
-
-        Args:
-            targets: for each command's name, what `load` takes.
-        """
         super().__init__()
         self._targets = dict(targets)
         self.data = dict.fromkeys(targets, click.Command(None))
 
     def __getitem__(self, name: str) -> click.Command:
         if name in self._targets:
-            self.data[name] = load(self._targets.pop(name))
+            with quietly_interrupted():
+                self.data[name] = load(self._targets.pop(name))
         return super().__getitem__(name)
 
 
@@ -45,10 +42,6 @@ def runs(target: str, *extras: str) -> Callable[[Callable[[], None]], Callable[.
     """Let a command run a function that is imported only then.
 
     The decorated function has the command's help text and no body.
-
-    Args:
-        target: the function, as `load` takes it. It gets the command's arguments and options.
-        extras: those of this package that must be installed before it can be imported.
     """
 
     def decorate(described: Callable[[], None]) -> Callable[..., None]:

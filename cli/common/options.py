@@ -29,13 +29,7 @@ app_dir_option = click.option(
 
 
 def folder_option(*names: str, what: str, required: bool = False) -> Callable[[F], F]:
-    """Add an option that names a folder; the command gets a path, or None without it.
-
-    Args:
-        names: the names of the option, and of its parameter if that differs.
-        what: its help text.
-        required: whether the option must be given.
-    """
+    """Add an option that names a folder; the command gets a path, or None without it."""
     return click.option(
         *names,
         type=click.Path(path_type=Path, file_okay=False),

@@ -5,12 +5,11 @@ direction of a text or have no width, are printed as ``\\u202e``, so that nothin
 is not. Where a value has to come back as it is, in a form, the filter ``exact`` keeps them.
 """
 
-import hashlib
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -32,6 +31,14 @@ def visible(value: object) -> object:
     )
 
 
+def formatted(text: str) -> str:
+    """Return a JSON text with a line for each field; what is no JSON as it is."""
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.MsgspecError, RecursionError):
+        return text
+
+
 def exact(value: object) -> Markup:
     """Return a text escaped for HTML and otherwise unchanged, for the fields of a form."""
     return escape(value)
@@ -51,8 +58,10 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.1f}" if per_second < 10 else f"{per_second:,.0f}"
 
 
-def when(moment: datetime) -> Markup:
-    """Return a point in time in UTC, as an element that a browser can read."""
+def when(moment: datetime | None) -> Markup:
+    """Return a point in time in UTC, as an element that a browser can read; None is unreadable."""
+    if moment is None:
+        return Markup("no readable time")
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         utc.isoformat(timespec="milliseconds"), utc.strftime("%Y-%m-%d %H:%M:%S")
@@ -60,23 +69,11 @@ def when(moment: datetime) -> Markup:
 
 
 def age(moment: datetime, now: datetime) -> Markup:
-    """Return how long ago a point in time was, or how far ahead it is, in an element.
-
-    Args:
-        moment: the point in time.
-        now: the time by the server's clock.
-    """
+    """Return how long before or after now a point in time is, in an element."""
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         utc.isoformat(timespec="milliseconds"), in_two_units(abs((now - utc).total_seconds()))
     )
-
-
-@lru_cache
-def static(name: str) -> str:
-    """Return the address of a file in ``static``, another one when its content has changed."""
-    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
-    return f"/static/{name}?v={digest[:12]}"
 
 
 def _environment() -> Environment:
@@ -92,12 +89,12 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age,
         "exact": exact,
+        "json": formatted,
         "number": number,
         "rate": rate,
         "span": in_two_units,
         "when": when,
     }
-    environment.globals |= {"static": static}
     return environment
 
 
@@ -105,10 +102,5 @@ _ENVIRONMENT = _environment()
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in.
-
-    Args:
-        template: the name of the file.
-        values: what it prints.
-    """
+    """Return a template filled in."""
     return _ENVIRONMENT.get_template(template).render(values)

@@ -1,6 +1,8 @@
 """Checks what the options name, and serves the console until it is stopped."""
 
+import errno
 import ipaddress
+import os
 import secrets
 import signal
 import socket
@@ -14,17 +16,14 @@ import click
 import uvicorn
 
 from cli.common.errors import CommandError
-from cli.console.application import ENTRIES, application
+from cli.console.application import Access, application
 from cli.console.console import Console
 from cli.console.reading.database import Database
-from cli.console.security.guard import SIGN_IN_PATH, Access, Guard
-from cli.console.security.sign_in import (
+from cli.console.security import (
+    SIGN_IN_PATH,
     ProxySignIn,
-    SignIn,
+    SecurityHeaders,
     TokenSignIn,
-    at_proxy,
-    networks,
-    token_for_one_run,
     token_in_file,
 )
 from reservation.app_path import load_component
@@ -55,15 +54,8 @@ def serve(
     proxy_addresses: Sequence[str],
     allowed_hosts: Sequence[str],
 ) -> None:
-    """Serve the console until SIGINT or SIGTERM.
-
-    Raises:
-        CommandError: an option contradicts another, a role lacks a right, or the port is in use.
-        AppPathError: an app path does not lead to a component.
-        DatabaseUnavailableError: a database cannot be reached.
-    """
+    """Serve the console until SIGINT or SIGTERM."""
     sign_in = _sign_in(host, token_file, proxy_header, proxy_addresses)
-    proxies = networks(proxy_addresses)
     hosts = _hosts(host, allowed_hosts)
     components = _components(apps, app_dir)
     _check_reader(database_url)
@@ -78,10 +70,9 @@ def serve(
             else Database(operator_database_url, "reservation console operator"),
             {component.name: component for component in components.values()},
             {component.name: app for app, component in components.items()},
-            ENTRIES,
             can_sign_out=isinstance(sign_in, TokenSignIn),
         )
-        access = Access(sign_in, hosts, proxies, f"reservation-console-{taken}")
+        access = Access(sign_in, hosts, proxy_addresses, f"reservation-console-{taken}")
         # uvicorn handles both signals while it runs, and raises them again afterwards.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
@@ -89,12 +80,12 @@ def serve(
             _run(application(console, access), listener)
 
 
-def _run(app: Guard, listener: socket.socket) -> None:
+def _run(app: SecurityHeaders, listener: socket.socket) -> None:
     config = uvicorn.Config(
         app,
         access_log=False,
         log_level="warning",
-        proxy_headers=False,  # the guard reads what a trusted proxy says
+        proxy_headers=False,  # a middleware of the application reads them
         server_header=False,
         ws="none",
         lifespan="on",
@@ -105,7 +96,15 @@ def _run(app: Guard, listener: socket.socket) -> None:
 
 def _sign_in(
     host: str, token_file: Path | None, proxy_header: str | None, proxy_addresses: Sequence[str]
-) -> SignIn:
+) -> TokenSignIn | ProxySignIn:
+    for address in proxy_addresses:
+        try:
+            ipaddress.ip_network(address)
+        except ValueError as error:
+            raise CommandError(
+                f"{address!r} is not an address of a proxy; write one such as 10.0.0.5 or "
+                f"10.1.0.0/16"
+            ) from error
     if token_file is not None and proxy_header is not None:
         raise CommandError("People sign in one way: give --token-file or --proxy-header, not both")
     if proxy_header is not None:
@@ -116,7 +115,7 @@ def _sign_in(
             )
         if not proxy_header.isascii() or not proxy_header.replace("-", "").isalnum():
             raise CommandError(f"{proxy_header!r} is not the name of a header")
-        return at_proxy(proxy_header)
+        return ProxySignIn(proxy_header)
     if token_file is not None:
         return token_in_file(token_file)
     if not _is_own(host):
@@ -124,18 +123,20 @@ def _sign_in(
             f"Others could open the console at {host}: give --token-file or --proxy-header, or "
             f"leave out --host"
         )
-    return token_for_one_run()
+    return TokenSignIn(secrets.token_urlsafe(32), in_address=True)
 
 
 def _hosts(host: str, allowed_hosts: Sequence[str]) -> set[str]:
-    """Return the names and addresses by which browsers may call the console."""
+    """Return the names and addresses by which browsers may call the console, as they do."""
     for name in allowed_hosts:
-        if not name.strip("[]") or "/" in name or (":" in name and not _is_address(name)):
+        is_name = name.strip("[]") and not set("/*") & set(name)
+        if not is_name or (":" in name and not _is_address(name)):
             raise CommandError(
                 f"{name!r} is not the name of a host; write it without scheme and port, such as "
                 f"console.example.com"
             )
-    return {name.lower().strip("[]") for name in (*_OWN_NAMES, host, *allowed_hosts)}
+    names = (name.lower().strip("[]") for name in (*_OWN_NAMES, host, *allowed_hosts))
+    return {f"[{name}]" if ":" in name else name for name in names}
 
 
 def _is_address(host: str) -> bool:
@@ -210,30 +211,19 @@ def _is_one_store(one: str, other: str) -> bool:
 
 def _listen(host: str, port: int) -> socket.socket:
     name = host.strip("[]")
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
     try:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        listener = socket.socket(family)
+        return socket.create_server((name, port), family=family)
     except (OSError, UnicodeError) as error:
-        raise _no_port(host, port, error) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise _no_port(host, port, error) from error
-    return listener
+        # Python names the address in its text.
+        number = error.errno if isinstance(error, OSError) else None
+        reason = str(error) if number not in errno.errorcode else os.strerror(number or 0)
+        raise CommandError(
+            f"Cannot listen on {host}, port {port}: {reason}; name another with --host and --port"
+        ) from error
 
 
-def _no_port(host: str, port: int, error: Exception) -> CommandError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return CommandError(
-        f"Cannot listen on {host}, port {port}: {reason}; name another with --host and --port"
-    )
-
-
-def _announce(host: str, port: int, sign_in: SignIn) -> None:
+def _announce(host: str, port: int, sign_in: TokenSignIn | ProxySignIn) -> None:
     shown = f"[{host.strip('[]')}]" if ":" in host else host
     address = f"http://{shown}:{port}/"
     if isinstance(sign_in, TokenSignIn) and sign_in.in_address:

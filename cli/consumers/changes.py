@@ -1,18 +1,18 @@
 """Show planned changes of positions, ask for confirmation, and apply them."""
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 from psycopg import Connection
 
-from cli.common.errors import CommandError
+from cli.common.confirming import confirm
 from consumers.group.administration import GroupChange, apply_changes
 from consumers.group.inspection.stored_positions import categories
 from consumers.group.memory import forget
+from consumers.handling.rereading import Rereading
 from reservation.component import Component
 from reservation.messages.message import printable
 
@@ -40,15 +40,8 @@ def counted(remembered: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in remembered.items()) or "nothing"
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-
-
 def chosen(component: Component, category: str | None) -> list[str]:
-    """Return the given category, or all that a component's consumers read.
-
-    Raises:
-        UsageError: the component's consumers do not read the category.
-    """
+    """Return the given category, or all that a component's consumers read."""
     if category is None:
         return categories(component)
     check_category(component, category)
@@ -56,11 +49,7 @@ def chosen(component: Component, category: str | None) -> list[str]:
 
 
 def check_category(component: Component, category: str) -> None:
-    """Refuse a category that a component's consumers do not read.
-
-    Raises:
-        UsageError: the component's consumers do not read the category.
-    """
+    """Refuse a category that a component's consumers do not read."""
     if category not in categories(component):
         raise click.UsageError(
             f"The component {component.name} does not read {category!r}; it reads "
@@ -76,61 +65,62 @@ def carry_out(
     as_json: bool,
     dry_run: bool = False,
     forgetting: Removal | None = None,
+    rereading: Mapping[str, Rereading] | None = None,
+    also: Callable[[Connection[Any]], None] | None = None,
+    again: bool = False,
 ) -> None:
-    """Show changes, apply them once they are confirmed, and print the result.
-
-    Args:
-        connection: not in a transaction.
-        changes: the planned changes; those that change nothing are only shown.
-        question: the question to confirm; None to apply the changes without asking.
-        as_json: whether to print one JSON object instead of lines.
-        dry_run: whether to show the changes only.
-        forgetting: what to remove in the same transaction; None for nothing.
-
-    Raises:
-        CommandError: there is no terminal to ask on.
-        Abort: the answer is no.
-        StoreError: something has changed in the meantime; nothing is applied.
-    """
-    due = [] if dry_run else [change for change in changes if change.changes or forgetting]
+    """Show changes, apply them once they are confirmed, and print the result."""
+    seen = {} if rereading is None else rereading
+    due = [] if dry_run else [change for change in changes if change.changes or forgetting or again]
     forgotten = [] if forgetting is None else [f"{forgetting.component.name}: {forgetting.summary}"]
     if due and question is not None:
-        _ask(due, forgotten, question)
-    if forgetting is None:
-        apply_changes(connection, due)
-    else:
-        apply_changes(connection, due, lambda locked: forget(locked, forgetting.component))
+        _ask(due, forgotten, question, seen, again)
+
+    def remove(locked: Connection[Any]) -> None:
+        if forgetting is not None:
+            forget(locked, forgetting.component)
+        if also is not None:
+            also(locked)
+
+    apply_changes(connection, due, remove)
     if as_json:
         shown: dict[str, object] = {
-            "changes": [_as_json(change, change in due) for change in changes]
+            "changes": [
+                _as_json(change, change in due, seen.get(change.group.category))
+                for change in changes
+            ]
         }
         if forgetting is not None:
             shown["forgotten"] = dict(forgetting.remembered)
         click.echo(json.dumps(shown))
         return
     for change in changes:
-        click.echo("\n".join(_sentences(change)))
+        click.echo("\n".join(_sentences(change, seen, again)))
     for line in forgotten:
         click.echo(line)
     if dry_run:
         click.echo("Nothing is changed.", err=True)
 
 
-def _ask(changes: Sequence[GroupChange], forgotten: Sequence[str], question: str) -> None:
-    lines = [*(line for change in changes for line in _sentences(change)), *forgotten]
-    if not sys.stdin.isatty():
-        raise CommandError(
-            f"{'; '.join(lines)}; there is no terminal to ask on; give --yes to confirm"
-        )
-    click.echo("\n".join(lines), err=True)
+def _ask(
+    changes: Sequence[GroupChange],
+    forgotten: Sequence[str],
+    question: str,
+    rereading: Mapping[str, Rereading],
+    again: bool,
+) -> None:
+    lines = [
+        *(line for change in changes for line in _sentences(change, rereading, again)),
+        *forgotten,
+    ]
     over = sum(change.passed_over for change in changes)
     if over:
         more = "at least " if any(change.at_least for change in changes) else ""
         question = f"{question}, and pass {more}{_messages(over)} over"
-    click.confirm(f"{question}?", abort=True, err=True)
+    confirm(lines, question)
 
 
-def _sentences(change: GroupChange) -> list[str]:
+def _sentences(change: GroupChange, rereading: Mapping[str, Rereading], again: bool) -> list[str]:
     group = change.group
     name = f"{printable(group.consumer)} in {printable(group.category)}"
     if not change.changes:
@@ -140,10 +130,24 @@ def _sentences(change: GroupChange) -> list[str]:
     if change.passed_over:
         lines.append(f"  {more}{_messages(change.passed_over)} passed over")
     if change.redelivered:
-        lines.append(f"  {more}{_messages(change.redelivered)} redelivered")
+        seen = rereading.get(group.category, Rereading())
+        lines.append(f"  {more}{_messages(change.redelivered)} will be read again")
+        lines += [f"  {line}" for line in _reread(seen, again)]
     if change.carried is not None:
         lines.append("  messages handled beyond that are kept, and not read again")
     return lines
+
+
+def _reread(seen: Rereading, again: bool) -> Iterator[str]:
+    """Give what becomes of the messages that are read again."""
+    more = "at least " if seen.at_least else ""
+    if seen.recorded and again:
+        yield f"{more}{seen.recorded:,} of them are recorded as handled and will be handled again"
+    elif seen.recorded:
+        yield f"{more}{seen.recorded:,} of them are recorded as handled and will be duplicates"
+    if seen.in_log:
+        took = "of them took effect, as the log shows, and will be duplicates"
+        yield f"{more}{seen.in_log:,} {took}"
 
 
 def _messages(count: int) -> str:
@@ -159,7 +163,7 @@ def _positions(positions: Sequence[int]) -> str:
     return f"{different[0]:,} to {different[-1]:,}{many}"
 
 
-def _as_json(change: GroupChange, applied: bool) -> dict[str, object]:
+def _as_json(change: GroupChange, applied: bool, seen: Rereading | None) -> dict[str, object]:
     return {
         "consumer": change.group.consumer,
         "category": change.group.category,
@@ -169,5 +173,7 @@ def _as_json(change: GroupChange, applied: bool) -> dict[str, object]:
         "passedOver": change.passed_over,
         "redelivered": change.redelivered,
         "atLeast": change.at_least,
+        "recorded": 0 if seen is None else seen.recorded,
+        "inLog": 0 if seen is None else seen.in_log,
         "applied": applied,
     }

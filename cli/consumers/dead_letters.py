@@ -1,27 +1,24 @@
-"""``reservation dead-letters``: show, retry, correct and discard messages that were not handled."""
+"""``reservation dead-letters``: show, retry and discard messages that were not handled."""
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from cli.common.confirming import confirm, yes_option
 from cli.common.errors import CommandError, Group, debug_option
-from cli.common.options import app_options, database_option, json_option
+from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from cli.consumers import letter_output
-from consumers.correcting.correct import correct
-from consumers.dead_letters import administration, history
+from cli.consumers.letter_choice import Choice, Chosen, choice_options, letters_of
+from consumers.dead_letters import administration, bulk, history
 from consumers.dead_letters.history import Request
-from consumers.dead_letters.stored_letters import (
-    OPEN,
-    Selection,
-    StateChange,
-    StoredLetter,
-)
-from reservation.app_path import load_component
+from consumers.dead_letters.retry_with_data import retry_with_data
+from consumers.dead_letters.search import Filter
+from consumers.dead_letters.stored_letters import OPEN, Selection, StateChange
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
@@ -32,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group("dead-letters", cls=Group)
 @debug_option
 def dead_letters() -> None:
-    """Show the messages that consumers could not handle, and retry, correct or discard them.
+    """Show the messages that consumers could not handle, and retry or discard them.
 
     \b
     dead       the message failed, or cannot be handled
@@ -51,11 +48,6 @@ def dead_letters() -> None:
 def _whose(command: F) -> F:
     command = click.option("--category", help="Only dead letters of this category.")(command)
     return click.option("--consumer", help="Only dead letters of this component.")(command)
-
-
-_positions = click.argument(
-    "positions", metavar="GLOBAL_POSITION...", nargs=-1, required=True, type=click.IntRange(1)
-)
 
 
 @dead_letters.command("list")
@@ -120,11 +112,11 @@ def show_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Show everything about one dead letter: its message, corrections and what was done with it.
+    """Show everything about one dead letter: its message, and what was done with it.
 
-    The message's data may be confidential, so it and the corrected data are shown only with --data.
-    The text and the traceback of the exception are there if the consumer was started with
-    --errors full. They may be confidential too.
+    The message's data may be confidential, so it is shown only with --data, and so is data that the
+    letter was given. The text and the traceback of the exception are there if the consumer was
+    started with --errors full. They may be confidential too.
 
     \b
     Examples:
@@ -135,174 +127,171 @@ def show_command(
         check_installed(connection)
         (letter,) = administration.find_each(connection, Selection(consumer, category), [position])
         content = administration.content(connection, letter)
-        corrections = administration.corrections(connection, letter)
+        correction = administration.correction(connection, letter)
         raised = administration.raised(connection, letter)
         decisions = history.of_letter(connection, letter)
     if as_json:
         message = None if content is None else letter_output.content_as_json(content, with_data)
-        corrected = [letter_output.correction_as_json(one, with_data) for one in corrections]
+        given = correction and letter_output.correction_as_json(correction, with_data)
         click.echo(
             json.dumps(
                 {
                     **letter_output.as_json(letter),
                     **letter_output.raised_as_json(raised),
                     "message": message,
-                    "corrections": corrected,
+                    "correction": given,
                     "decisions": [letter_output.decision_as_json(one) for one in decisions],
                 }
             )
         )
     else:
-        shown = letter_output.fields(letter, content, corrections, raised, decisions, with_data)
+        shown = letter_output.fields(letter, content, correction, raised, decisions, with_data)
         console().print(shown)
 
 
 _reason = click.option("--reason", metavar="TEXT", help="Why; it is stored.")
 
 
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Print the letters that would be changed, and change nothing."
+)
+
+
 @dead_letters.command("retry")
-@click.argument("positions", metavar="[GLOBAL_POSITION]...", nargs=-1, type=click.IntRange(1))
-@click.option("--entity", metavar="STREAM", help="Retry all that are dead of this entity.")
-@click.option("--all", "every", is_flag=True, help="Retry all that are dead.")
-@_whose
-@_reason
-@database_option
-@json_option
-@debug_option
-def retry_command(
-    positions: tuple[int, ...],
-    entity: str | None,
-    every: bool,
-    consumer: str | None,
-    category: str | None,
-    reason: str | None,
-    database_url: str,
-    as_json: bool,
-) -> None:
-    """Mark dead letters to be handled again, and then the messages parked behind them.
-
-    Run this once the fault is fixed. The command does not wait: the consumer handles the messages
-    in the order of the log. One that fails again is dead again, and the messages behind it stay
-    parked. A conflict cannot be retried, because another command took its key. Who asked, when and
-    why is kept, and `show` prints it.
-
-    \b
-    Examples:
-      reservation dead-letters retry 4711
-      reservation dead-letters retry --entity account-123
-      reservation dead-letters retry --all --consumer account --reason "the provider is back"
-    """
-    if sum([bool(positions), entity is not None, every]) != 1:
-        raise click.UsageError("Give global positions, --entity or --all")
-    with connect(database_url, autocommit=True) as connection:
-        check_installed(connection)
-        changed = administration.retry(
-            connection, Selection(consumer, category, entity), positions, Request(reason)
-        )
-    if entity is not None and not changed.letters:
-        raise CommandError(f"The entity {printable(entity)} has no dead letter")
-    _print_changed("retry", changed, as_json)
-
-
-@dead_letters.command("correct")
-@app_options
-@click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
+@choice_options
 @click.option(
     "--data",
     "file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    required=True,
-    help="The corrected data of the message, a JSON object; - for standard input.",
+    help="Handle the one letter with this data, a JSON object; - for standard input.",
 )
-@click.option("--reason", metavar="TEXT", required=True, help="Why it is corrected; it is stored.")
-@click.option("--category", help="Only a dead letter of this category.")
+@_reason
+@_dry_run
 @database_option
 @json_option
 @debug_option
-def correct_command(
-    app: str,
-    app_dir: str,
-    position: int,
-    file: Path,
-    reason: str,
-    category: str | None,
+def retry_command(
+    choice: Choice,
+    file: Path | None,
+    reason: str | None,
+    dry_run: bool,
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Have a dead message of the component APP handled with other data, under its key, once.
+    """Mark dead letters to be handled again, and then the messages parked behind them.
 
-    The data has the shape of the stored message: APP's upcasters are applied to it. Its key and its
-    entity must be those of the message.
-    The correction is stored as a message in the category <component>:correction, with both
-    contents, the reason, the time and the database user; the message itself stays as it is. The
-    letter is then retried as by `retry`, and the messages parked behind it follow. A message that
-    is corrected again before it was handled is handled with the last correction. Reissues of the
-    message and of the correction are duplicates.
+    Give their positions, or options that select them; of several options, all must match. Run this
+    once the fault is fixed. The command does not wait: the consumer handles the messages in the
+    order of the log. One that fails again is dead again, and the messages behind it stay parked. A
+    conflict cannot be retried, because another command took its key. Who asked, when and why is
+    stored, and `show` prints it.
 
-    Needs the rights of an operator: `reservation store grants operator ROLE`.
+    With --data, one letter is handled with other data than its message has, under the same key,
+    once. The letter keeps the data, and the log keeps the message as it was sent. The data has the
+    shape of the stored message, and the same key and entity. Reissues of the message, and commands
+    that say what the data says, are duplicates. This needs a reason, and the rights of an operator.
 
     \b
     Examples:
-      reservation dead-letters show 4711 --data --json | jq .message.data > corrected.json
-      reservation dead-letters correct bank:account 4711 --data corrected.json --reason "ticket 12"
-      jq '.amount = 20' data.json |
-        reservation dead-letters correct bank:account 4711 --data - --reason "ticket 13"
+      reservation dead-letters retry 4711
+      reservation dead-letters retry --entity account-123
+      reservation dead-letters retry --type Charge --older-than 1h --dry-run
+      reservation dead-letters retry 4711 --data corrected.json --reason "the sender confirmed 20"
+      reservation dead-letters retry --all --consumer account --reason "the provider is back"
     """
-    component = load_component(app, app_dir)
-    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    if file is not None and (len(choice.positions) != 1 or dry_run):
+        raise click.UsageError("--data goes with one global position, and without --dry-run")
+    if file is not None and not (reason or "").strip():
+        raise click.UsageError("Give --reason; it is stored with the data")
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        done = correct(connection, component, category, position, data, reason)
-    if as_json:
-        click.echo(json.dumps(letter_output.corrected_as_json(done)))
-    else:
-        click.echo("\n".join(letter_output.corrected_sentences(done)))
+        if dry_run:
+            chosen = letters_of(connection, choice, bulk.to_retry(choice.wanted))
+            if not choice.positions:
+                chosen = chosen.with_further(bulk.stranded(connection, choice.wanted))
+            _print_chosen(chosen, as_json)
+            return
+        if file is not None:
+            data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+            changed = retry_with_data(
+                connection, choice.selection, choice.positions[0], data, Request(reason)
+            )
+        elif choice.positions:
+            changed = administration.retry(
+                connection, choice.selection, choice.positions, Request(reason)
+            )
+        else:
+            changed = bulk.retry_found(connection, choice.wanted, Request(reason))
+    entity = choice.wanted.entity
+    if choice.wanted == Filter(entity=entity) and entity is not None and not changed.letters:
+        raise CommandError(f"The entity {printable(entity)} has no dead letter")
+    _print_changed("retry", changed, as_json)
 
 
 @dead_letters.command("discard")
-@_positions
-@_whose
+@choice_options
 @_reason
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@_dry_run
+@yes_option
 @database_option
 @json_option
 @debug_option
 def discard_command(
-    positions: tuple[int, ...],
-    consumer: str | None,
-    category: str | None,
+    choice: Choice,
     reason: str | None,
+    dry_run: bool,
     yes: bool,
     database_url: str,
     as_json: bool,
 ) -> None:
     """Give up dead letters, and let the messages parked behind them be handled.
 
-    The message stays in the store, and so does the letter, as discarded. Who discarded it, when and
-    why is kept, and `show` prints it. The command asks for confirmation; without a terminal, give
-    --yes.
+    Give their positions, or a reason and options that select them; of several options, all must
+    match. The message stays in the store, and so does the letter, as discarded. Who discarded it,
+    when and why is stored, and `show` prints it. The command asks for confirmation; without a
+    terminal, give --yes.
 
     \b
     Examples:
       reservation dead-letters discard 4711
       reservation dead-letters discard 4711 4712 --reason "sent by a test" --yes
+      reservation dead-letters discard --category account:command --digest 4f2a9c01 --dry-run
+      reservation dead-letters discard --type Ping --older-than 30d --reason "of the old app" --yes
     """
-    selection = Selection(consumer, category)
+    if not (choice.positions or dry_run or (reason or "").strip()):
+        raise click.UsageError("Give --reason; it is stored with each letter that is discarded")
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        if not yes:
-            _confirm(administration.find_each(connection, selection, positions))
-        changed = administration.discard(connection, selection, positions, Request(reason))
+        wanted, extent = bulk.to_discard(choice.wanted), None
+        if dry_run or not yes:
+            chosen = letters_of(connection, choice, wanted)
+            extent = chosen.extent
+            if dry_run:
+                _print_chosen(chosen, as_json)
+                return
+            if extent.count:
+                confirm(chosen.lines, "They will not be handled. Discard them")
+        if choice.positions:
+            changed = administration.discard(
+                connection, choice.selection, choice.positions, Request(reason)
+            )
+        else:
+            changed = bulk.discard_found(connection, choice.wanted, Request(reason), extent)
     _print_changed("discarded", changed, as_json)
 
 
-def _confirm(letters: Sequence[StoredLetter]) -> None:
-    for letter in letters:
-        click.echo(str(letter), err=True)
-    if not sys.stdin.isatty():
-        raise CommandError("There is no terminal to ask on; give --yes to confirm")
-    click.confirm("They will not be handled. Discard them?", abort=True, err=True)
+def _print_chosen(chosen: Chosen, as_json: bool) -> None:
+    """Print what a dry run has found."""
+    if as_json:
+        letters = [letter_output.as_json(letter) for letter in chosen.letters]
+        click.echo(json.dumps({"chosen": chosen.extent.count, "deadLetters": letters}))
+        return
+    for line in chosen.lines:
+        click.echo(line)
+    count = chosen.extent.count
+    click.echo(f"{count} dead {'letter' if count == 1 else 'letters'} would be changed.")
+    click.echo("Nothing is changed.", err=True)
 
 
 def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:

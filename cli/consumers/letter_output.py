@@ -1,4 +1,4 @@
-"""Dead letters and their corrections as a table, as fields and as JSON."""
+"""Dead letters as a table, as fields and as JSON."""
 
 import dataclasses
 import json
@@ -9,12 +9,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from consumers.correcting.correct import Correction
 from consumers.dead_letters.history import LetterDecision
 from consumers.dead_letters.stored_letters import (
     Content,
+    Correction,
     Raised,
-    StoredCorrection,
     StoredLetter,
 )
 from reservation.messages.message import printable
@@ -30,46 +29,16 @@ WHEN_RETRIED = (
 )
 
 
-def corrected_sentences(done: Correction) -> list[str]:
-    """Return what a correction did, for a person."""
-    behind = f", and {done.waiting} parked behind" if done.waiting else ""
-    earlier = f"; it replaces {done.number - 1} before it" if done.number > 1 else ""
-    where = f"The correction is at global position {done.global_position}{earlier}."
-    lines = [
-        f"Corrected: {done.letter}. {where}",
-        f"To be retried: 1 dead letter{behind}. {WHEN_RETRIED.format(what='it')}",
-    ]
-    if done.not_compared:
-        lines.append(
-            f"Not compared with the message, which cannot be decoded: "
-            f"{', '.join(done.not_compared)}."
-        )
-    return lines
-
-
-def corrected_as_json(done: Correction) -> dict[str, Any]:
-    """Return what a correction did, as JSON has it."""
-    return {
-        "changed": [as_json(done.letter) | {"state": "retry"}],
-        "parked": done.waiting,
-        "correction": {
-            "globalPosition": done.global_position,
-            "number": done.number,
-            "notCompared": list(done.not_compared),
-        },
-    }
-
-
-def correction_as_json(correction: StoredCorrection, with_data: bool) -> dict[str, Any]:
-    """Return a correction as JSON has it; its data only on request."""
+def correction_as_json(correction: Correction, with_data: bool) -> dict[str, Any]:
+    """Return what a letter was given as JSON has it; the data only on request."""
     shown: dict[str, Any] = {
-        "globalPosition": correction.global_position,
-        "sessionUser": correction.session_user,
-        "time": correction.time.isoformat(),
+        "by": correction.by,
+        "onBehalfOf": correction.on_behalf_of,
+        "at": correction.at.isoformat(),
         "reason": correction.reason,
     }
     if with_data:
-        shown["data"] = json.loads(correction.corrected)
+        shown["data"] = json.loads(correction.data)
     return shown
 
 
@@ -121,7 +90,7 @@ def _when(moment: datetime | None) -> str:
 def fields(
     letter: StoredLetter,
     content: Content | None,
-    corrections: Sequence[StoredCorrection],
+    correction: Correction | None,
     raised: Raised,
     decisions: Sequence[LetterDecision],
     with_data: bool,
@@ -139,13 +108,8 @@ def fields(
         shown["metadata"] = content.metadata
         if with_data:
             shown["data"] = content.data
-    for number, correction in enumerate(corrections, start=1):
-        shown[f"correction {number}"] = (
-            f"at global position {correction.global_position}, by {correction.session_user} at "
-            f"{correction.time}: {correction.reason}"
-        )
-        if with_data:
-            shown[f"corrected data {number}"] = correction.corrected
+    if correction is not None and with_data:
+        shown["corrected data"] = correction.data
     shown["error text"] = raised.error_text
     shown["error traceback"] = raised.error_traceback
     for number, decision in enumerate(reversed(decisions), start=1):
@@ -199,7 +163,7 @@ def raised_as_json(raised: Raised) -> dict[str, Any]:
 def content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
     """Return a message as JSON has it; its data only on request."""
     shown = {
-        "time": content.time.isoformat(),
+        "time": content.time and content.time.isoformat(),
         "position": content.position,
         "metadata": None if content.metadata is None else json.loads(content.metadata),
     }

@@ -1,18 +1,22 @@
 """``reservation positions``: show and change the positions of consumers."""
 
 import json
+from typing import Any
 
 import click
+from psycopg import Connection
 from rich.table import Table
 from rich.text import Text
 
+from cli.common.confirming import yes_option
 from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import app_options, database_option, json_option, optional_app_options
 from cli.common.tables import console
-from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted, yes_option
+from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted
 from consumers.group.administration import find_idle, plan_move
 from consumers.group.inspection.stored_positions import StoredPosition, read_positions, reads_of
 from consumers.group.memory import remembered
+from consumers.handling.rereading import check_again, forget_records, look_again
 from reservation.app_path import app_in_errors, load_component
 from reservation.maintenance.eventide_positions import position_stream, stored_position
 from reservation.maintenance.reservation_names import check_names
@@ -104,7 +108,13 @@ def set_command(
             )
         with app_in_errors(app):
             change = plan_move(connection, group, after)
-        carry_out(connection, [change], None if yes else "Set it", as_json=as_json)
+        carry_out(
+            connection,
+            [change],
+            None if yes else "Set it",
+            as_json=as_json,
+            rereading={category: look_again(connection, component, change)},
+        )
 
 
 @positions.command("reset")
@@ -116,6 +126,11 @@ def set_command(
     help="Remove or keep the processed messages, revisions, states and lost dead letters that the "
     "consumers of APP remember. Required if the store was cleared, restored or replaced.",
 )
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Handle messages again that are recorded as handled; otherwise they are duplicates.",
+)
 @database_option
 @yes_option
 @json_option
@@ -125,15 +140,21 @@ def reset_command(
     app_dir: str,
     category: str | None,
     forget: bool | None,
+    again: bool,
     database_url: str,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Set the positions of the component APP to 0, in CATEGORY or in all that it reads.
 
-    Every message is then redelivered. The command prints how many there are and asks for
-    confirmation; without a terminal, give --yes. It refuses while a consumer of one of the
-    categories runs anywhere.
+    Every message is then read again. The command prints how many there are, and how many of them
+    will be duplicates, and asks for confirmation; without a terminal, give --yes. It refuses while
+    a consumer of one of the categories runs anywhere.
+
+    A subscription and several strategies record which messages they have handled. --again removes
+    these records, so that the handlers are called again. It is refused for messages that the log
+    itself shows as handled, such as reserved commands. Events that are in the log already are not
+    written again. It needs the owner of the store.
 
     Positions of another log mean that the store was cleared, restored or replaced. What consumers
     remember outside the log could then make new messages look like duplicates of lost ones.
@@ -145,9 +166,17 @@ def reset_command(
       reservation positions reset bank:account
       reservation positions reset bank:account accountTransaction --yes
       reservation positions reset bank:account --forget
+      reservation positions reset shop:orders payment --again
     """
     component = load_component(app, app_dir)
     wanted = chosen(component, category)
+    if again:
+        if forget is not None:
+            raise click.UsageError(
+                "--forget and --keep are for another log, and --again for this one; leave out one"
+            )
+        for one in wanted:
+            check_again(component, one)
     if forget and category is not None:
         raise click.UsageError(
             f"--forget applies to all categories of {component.name}; leave out {category}"
@@ -165,12 +194,28 @@ def reset_command(
                 f"docs/how-to/back-up-and-restore.md"
             )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
+        rereading = (
+            {}
+            if forget
+            else {
+                change.group.category: look_again(connection, component, change)
+                for change in changes
+            }
+        )
+
+        def handle_anew(locked: Connection[Any]) -> None:
+            for one in wanted:
+                forget_records(locked, component, one)
+
         carry_out(
             connection,
             changes,
             None if yes else "Set them to 0",
             as_json=as_json,
             forgetting=Removal(component, known) if forget else None,
+            rereading=rereading,
+            also=handle_anew if again else None,
+            again=again,
         )
 
 
@@ -208,7 +253,7 @@ def import_command(
 
     The command refuses if a consumer of APP has a position above 0, unless --yes is given. It also
     refuses if the store has reservations under other names than APP declares, because redelivered
-    messages would take effect again. Name the former form with formerly= in reserve.
+    messages would take effect again. Name the former form with Key(…, formerly=…).
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
 from cli.common.options import app_options, batch_size_option, database_option
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
-from consumers.group.compatibility import check_members, log_members
+from consumers.group.compatibility import check_members
 from consumers.group.inspection.stored_positions import categories
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
@@ -17,6 +17,7 @@ from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
@@ -147,11 +148,11 @@ def start(
     second signal, the batch is rolled back and read again at the next start.
 
     The command refuses to start if the store has reservations under other names than APP declares,
-    because reissues of their commands would take effect again. Name the former form with formerly=.
-    It also refuses if a sample of the entity's events shows types that APP does not declare,
-    because entities cannot be loaded without them. Name former classes with was=. And it refuses to
-    start beside a process of APP that makes keys differently, or if one of the two cannot read what
-    the other writes: see `reservation check`.
+    because reissues of their commands would take effect again. Name the former form with
+    Key(…, formerly=…). It also refuses if a sample of the entity's events shows types that APP does
+    not declare, because entities cannot be loaded without them. Name former classes with
+    message(…, was=…). And it refuses to start beside a process of APP that makes keys differently,
+    or if one of the two cannot read what the other writes: see `reservation check`.
 
     If the database becomes unavailable, the consumers wait for it.
 
@@ -183,8 +184,7 @@ def start(
         check_names(connection, component)
         check_event_types(connection, component)
         sizes = checked_sizes(connection, component, read, share)
-        members = check_members(connection, component.name, ProcessDeclaration.of(component))
-    log_members(members, Log(component.name, read[0]))
+        check_members(connection, component.name, ProcessDeclaration.of(component))
     for category, size in sizes.items():
         if workers > size:
             Log(component.name, category).warning(
@@ -233,8 +233,9 @@ def _share(
 
 
 def _categories(component: Component, only: str | None) -> list[str]:
-    read, reserved = categories(component), component.reservation_categories
-    subscribed = component.subscribed_categories
+    declared = declarations(component)
+    read, reserved = categories(component), declared.reservation_categories
+    subscribed = declared.subscribed_categories
     kinds = {
         "commands": [name for name in read if name not in (*reserved, *subscribed)],
         "reserved": reserved,

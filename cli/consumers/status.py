@@ -18,6 +18,7 @@ from cli.common.options import database_option, json_option, optional_app_option
 from cli.common.tables import console
 from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.inspection.stored_positions import Holder
+from consumers.group.inspection.unread import UnreadCategory
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -57,6 +58,10 @@ def status(
     is overdue. If a session has held a snapshot of the database for more than ten minutes, which
     makes each batch of the consumers slower, it is named. Sessions of other roles are shown to
     members of pg_read_all_stats.
+
+    Last, it names command categories that hold messages and in which no consumer has a position,
+    because a sender may have misspelled the name. The first 2,000 categories of the store are
+    searched.
 
     At most 100,000 messages are counted; 100,000+ means that there may be more. A position of
     another log, from before the store was cleared, restored or replaced, is reported with the
@@ -115,7 +120,8 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
-    below = [*_scheduled(seen), *_held(seen)]
+    below = [*_scheduled(seen), *_held(seen), *(_unread(one) for one in seen.unread)]
+    below += [_unreadable(one) for one in seen.partitions if one.lag.unreadable is not None]
     if not seen.partitions and problem is None:
         return Group(Text("No consumer was ever run on this store."), *below)
     notices = [str(error) for error in _foreign(seen, app)]
@@ -144,6 +150,7 @@ def _scheduled(seen: Status) -> list[Text]:
     if schedule.overdue_since is not None:
         since = in_two_units((seen.time - schedule.overdue_since).total_seconds())
         refused = f"; the log refuses {schedule.refused:,}" if schedule.refused else ""
+        refused += f" ({schedule.dead:,} dead)" if schedule.dead else ""
         text = f"Overdue: {schedule.overdue:,} of them, the oldest for {since}{refused}"
         lines.append(Text(text, style="bold red"))
     return lines
@@ -167,6 +174,15 @@ def _held(seen: Status) -> list[Text]:
         f"which slows the consumers down. If it is not needed, `{way_out}` ends it."
     )
     return [Text(text, style="bold red")]
+
+
+def _unread(one: UnreadCategory) -> Text:
+    return Text(f"Nobody reads: {one}", style="yellow")
+
+
+def _unreadable(one: PartitionStatus) -> Text:
+    text = f"Unreadable: the time of the message at global position {one.lag.unreadable}"
+    return Text(f"{text} in {printable(one.stored.category)}", style="bold red")
 
 
 def _table(seen: Status) -> Table:
@@ -241,6 +257,7 @@ def _as_json(seen: Status) -> dict[str, object]:
             "overdue": schedule.overdue,
             "overdueSince": schedule.overdue_since and schedule.overdue_since.isoformat(),
             "refused": schedule.refused,
+            "dead": schedule.dead,
         },
         "oldestSnapshot": held
         and {
@@ -250,6 +267,10 @@ def _as_json(seen: Status) -> dict[str, object]:
             "application": held.application,
             "since": held.since.isoformat(),
         },
+        "unread": [
+            {"category": one.category, "messages": one.messages, "atLeast": one.at_least}
+            for one in seen.unread
+        ],
         "partitions": [
             {
                 "consumer": partition.stored.consumer,
@@ -264,6 +285,7 @@ def _as_json(seen: Status) -> dict[str, object]:
                 "lagMessages": partition.lag.messages,
                 "lagAtLeast": partition.lag.at_least,
                 "lagSeconds": partition.lag.seconds,
+                "unreadable": partition.lag.unreadable,
                 "holder": partition.stored.holder and asdict(partition.stored.holder),
                 "updatedAt": partition.stored.updated_at
                 and partition.stored.updated_at.isoformat(),

@@ -27,7 +27,7 @@ def demo() -> None:
     deletes the data. It touches no other database, whatever the environment names.
 
     Exit status: 0 every invariant held and Spark found everything in order; 1 not so; 2 the demo
-    could not run. Needs Java 17 and the extras `spark` and `embedded`.
+    could not run. Needs the extras `spark` and `embedded`, and Java 17 or the extra `java`.
 
     \b
     Examples:

@@ -49,11 +49,7 @@ class ConsumerProcesses:
         process.wait()
 
     def check(self) -> None:
-        """Make sure that those that were started still run.
-
-        Raises:
-            NotInOrder: one has ended by itself; the message has the last line it logged.
-        """
+        """Make sure that those that were started still run."""
         for which, process in self._running.items():
             if process.poll() is not None:
                 raise NotInOrder(

@@ -39,15 +39,6 @@ class Course:
         consumers: ConsumerProcesses,
         seed: int,
     ) -> None:
-        """Prepare.
-
-        Args:
-            console: where the bars and remarks go.
-            connection: to look at the positions with, in autocommit.
-            store: to send with, from several threads.
-            consumers: the processes, none of them started.
-            seed: decides which consumer is killed, and when.
-        """
         self._console = console
         self._connection = connection
         self._store = store
@@ -65,14 +56,7 @@ class Course:
         )
 
     def run(self, traffic: "Traffic") -> set[uuid.UUID]:
-        """Send everything and wait until it is handled.
-
-        Returns:
-            The ids of the commands whose writing was confirmed.
-
-        Raises:
-            NotInOrder: a consumer ended by itself, or nothing moves any more.
-        """
+        """Send everything and wait until it is handled."""
         from bank.traffic import in_batches
 
         for which in _READS:

@@ -7,11 +7,7 @@ from reservation.errors import AppPathError
 
 
 def examples_folder() -> Path:
-    """Return the folder from which ``bank:account`` is the path of the example.
-
-    Raises:
-        AppPathError: the package was installed without it.
-    """
+    """Return the folder from which ``bank:account`` is the path of the example."""
     home = Path(cli.__file__).resolve().parent
     for folder in (home / "examples", home.parent / "examples"):
         if (folder / "bank" / "__init__.py").is_file():

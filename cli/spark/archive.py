@@ -49,7 +49,7 @@ def archive() -> None:
     `reservation reconcile --archive` reads archive and store together.
 
     Exit status: 0 archived and verified; 1 archive and store differ, and nothing was added; 2 the
-    command could not run. Needs Java 17 and the extra `spark`.
+    command could not run. Needs the extra `spark`, and Java 17 or the extra `java`.
 
     \b
     Examples:

@@ -38,11 +38,6 @@ from spark_jobs.common.result import VIOLATIONS
     help="Write every row that needs attention to this new folder, as Parquet.",
 )
 @click.option(
-    "--store-report",
-    is_flag=True,
-    help="Keep the report in the store, for `reservation console`. An auditor may do so.",
-)
-@click.option(
     "--fail-on",
     default=",".join(VIOLATIONS),
     show_default="every kind of finding",
@@ -63,12 +58,6 @@ from spark_jobs.common.result import VIOLATIONS
     "--verify",
     is_flag=True,
     help="Compare everything that --state keeps with the store. This reads all messages.",
-)
-@click.option(
-    "--jdbc",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="JAR",
-    help="Read through PostgreSQL's JDBC driver in this jar. The workers then need no Python.",
 )
 @click.option(
     "--follow",
@@ -106,12 +95,9 @@ def reconcile() -> None:
     With --follow it keeps running. It reports a violation once it has persisted for --grace, and
     reports again when it is mended.
 
-    With --store-report the report is kept in the store, as --json prints it. It is printed first.
-    If the store does not take it, a warning says why, and the exit status is 2 where it would be 0.
-
     Exit status: 0 no threshold of --fail-on was exceeded (with --follow, by the reported violations
-    that still stand); 1 a threshold was exceeded; 2 the command could not run, or not store its
-    report. Needs Java 17 and the extra `spark`.
+    that still stand); 1 a threshold was exceeded; 2 the command could not run. Needs the extra
+    `spark`, and Java 17 or the extra `java`.
 
     \b
     Examples:
@@ -120,9 +106,8 @@ def reconcile() -> None:
       reservation reconcile bank:account --json | jq '.categories[0].missing'
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
       reservation reconcile bank:account --output findings --junit reconcile.xml
-      reservation reconcile bank:account --state /var/lib/reservation/account --store-report
+      reservation reconcile bank:account --state /var/lib/reservation/account
       reservation reconcile bank:account --follow --grace 2m --state /var/lib/reservation/account
       reservation reconcile bank:account --archive /var/lib/reservation/archive
       reservation reconcile bank:account --master spark://spark.example:7077
-      reservation reconcile bank:account --jdbc /usr/share/java/postgresql.jar
     """

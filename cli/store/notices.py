@@ -7,8 +7,9 @@ import click
 from cli.common.errors import debug_option
 from cli.common.options import database_option, json_option
 from reservation.postgres.connection import connect
-from reservation.store.notifications import notices_given, set_notices
+from reservation.store.notifications import set_notices
 from reservation.store.schema.install import check_installed
+from reservation.store.schema.notice_trigger import notices_given
 
 
 @click.command("notices")
@@ -20,11 +21,12 @@ def notices(switch: str | None, database_url: str, as_json: bool) -> None:
     """Switch the notification of consumers on or off, or show the setting.
 
     With notices on, a commit wakes up the consumers that wait for a message of that category; they
-    poll only once a second. With notices off, they poll every 0.1 seconds. Notices are off by
-    default. Without ON or OFF, the command prints the setting.
+    poll only once a second. With notices off, they poll every 0.1 seconds. `reservation store
+    install` switches them on in a new store; `reservation store attach` leaves them off.
+    Without ON or OFF, the command prints the setting.
 
     Switching needs the owner of the table of messages, waits for its writers, and takes place in
-    one transaction. Run it again after an upgrade.
+    one transaction. An upgrade leaves the setting as it is.
 
     \b
     Examples:

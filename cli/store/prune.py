@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from psycopg import Connection
 
+from cli.common.confirming import confirm, yes_option
 from cli.common.durations import DurationType
 from cli.common.errors import CommandError, debug_option
 from cli.common.extras import require_extras
@@ -23,6 +24,7 @@ from cli.common.options import (
 from consumers.group.inspection.stored_positions import read_positions, reads_of
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import ForeignPositionError
 from reservation.maintenance.pruning import (
     ALWAYS,
@@ -32,10 +34,11 @@ from reservation.maintenance.pruning import (
     prune_cancelled,
     prune_http_requests,
     prune_passes,
-    prune_reports,
     prune_reservations,
     prune_states,
+    readers,
 )
+from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import check_installed
@@ -87,11 +90,6 @@ def _age_option(name: str, parameter: str, help_: str) -> Callable[[F], F]:
     "Remove the HTTP requests with an idempotency key that are older than this, and their answers.",
 )
 @_age_option(
-    "reports-older-than",
-    "reports",
-    "Remove the reports that `reservation reconcile --store-report` stored longer ago than this.",
-)
-@_age_option(
     "passes-older-than",
     "passes",
     "Remove the passes that subscriptions of APP recorded longer ago than this. Their "
@@ -107,6 +105,7 @@ def _age_option(name: str, parameter: str, help_: str) -> Callable[[F], F]:
     is_flag=True,
     help="Remove it. Without this option, only print what would be removed.",
 )
+@yes_option
 @batch_size_option(100_000, "How many messages to examine in one transaction.")
 @database_option
 @json_option
@@ -117,10 +116,10 @@ def prune(
     reservations: timedelta | None,
     cancelled: timedelta | None,
     http_requests: timedelta | None,
-    reports: timedelta | None,
     passes: timedelta | None,
     archived: Path | None,
     apply: bool,
+    yes: bool,
     batch_size: int,
     database_url: str,
     as_json: bool,
@@ -144,14 +143,14 @@ def prune(
     HTTP requests are removed only with --http-requests-older-than. One that is sent again is
     answered anew, with what became of its command.
 
-    Stored reports of reconciliations are removed only with --reports-older-than.
-
     Passes, which record the messages of subscribed categories that no event followed from, are
     removed only with --passes-older-than, for the component APP. A message whose pass is removed is
     handled again if a position is set back, and `reservation reconcile` finds it without an effect.
 
     Archived commands are removed only with --archived, except the last of each stream. Messages
-    that are not archived are kept. Each message is compared with the archive: one that differs is
+    that are not archived are kept, and so are those that a consumer with a position has yet to
+    read. A subscriber that has never started has no position. So --apply asks for confirmation;
+    without a terminal, give --yes. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
 
     Consumers may run meanwhile. The work is done in small transactions; the command can be stopped
@@ -163,7 +162,7 @@ def prune(
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
       reservation prune --http-requests-older-than 30d --apply
-      reservation prune bank:account --archived /var/lib/reservation/archive --apply
+      reservation prune bank:account --archived /var/lib/reservation/archive --apply --yes
     """
     for name, value in (
         ("reservations-older-than", reservations),
@@ -190,8 +189,6 @@ def prune(
         things.append(prune_cancelled(cancelled))
     if http_requests is not None:
         things.append(prune_http_requests(http_requests))
-    if reports is not None:
-        things.append(prune_reports(reports))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []
@@ -202,6 +199,17 @@ def prune(
             archive.require_store(None if store is None else str(store))
         if app is not None:
             _refuse_foreign(connection, component, app)
+            if archive is not None:
+                own = (
+                    declarations(component).reservation_categories
+                    if reservations is not None
+                    else []
+                )
+                lines = _read_by(connection, [declarations(component).command_category, *own])
+                if apply and not yes:
+                    confirm(lines, "Remove what is archived of them")
+                elif not as_json:
+                    click.echo("\n".join(lines), err=True)
         for step in (step for thing in things for step in thing(connection, apply, batch_size)):
             key = step.kind, step.of, step.unit
             totals[key] = totals.get(key, 0) + step.count
@@ -225,6 +233,23 @@ def _refuse_foreign(connection: Connection[Any], component: Component, app: str)
     for stored in read_positions(connection, reads_of(component)):
         if stored.foreign:
             raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
+
+
+def _read_by(connection: Connection[Any], categories: list[str]) -> list[str]:
+    """Return who reads categories, and that there may be others."""
+    lines = []
+    for category, known, without_position in readers(connection, categories):
+        read_by = ", ".join(map(printable, known)) or "no consumer"
+        lines.append(f"{printable(category)} is read by {read_by}")
+        lines += [
+            f"{printable(name)} subscribes to {printable(category)} and has no position there"
+            for name in without_position
+        ]
+    lines.append(
+        "a subscriber that has no position, because it has never started, will not read what is "
+        "removed"
+    )
+    return lines
 
 
 def _archive(folder: Path, component: Component) -> "Archive":

@@ -17,18 +17,19 @@ from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.client import MessageStore
 from reservation.store.schema.install import check_installed
-from reservation.store.writing.scheduling import Cancellation
+from reservation.store.writing.scheduling import Cancellation, retry_scheduled
 
 
 @click.group(cls=Group)
 @debug_option
 def scheduled() -> None:
-    """Show the messages of a store that are to be written later, and cancel them.
+    """Show the messages of a store that are to be written later, cancel them, or retry dead ones.
 
     \b
     scheduled  the message is not due yet
     overdue    it is due; any consumer that runs on the store writes it
     refused    it is due, and the log refuses it; it is tried again every minute at least
+    dead       the log refuses it, and it is not tried again
     cancelled  it will not be written
 
     \b
@@ -67,6 +68,9 @@ def list_command(
         click.echo("Nothing is scheduled.")
     else:
         console().print(_table(messages, now))
+        for one in messages:
+            if one.error:
+                click.echo(f"{one.id}: {printable(one.error)}")
         if len(messages) == limit:
             click.echo(f"There may be more than these {limit:,}; see --limit.", err=True)
 
@@ -101,6 +105,36 @@ def cancel_command(ids: tuple[uuid.UUID, ...], database_url: str, as_json: bool)
         raise NotInOrder(f"Not cancelled: {', '.join(missed)}")
 
 
+@scheduled.command("retry")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)
+@database_option
+@json_option
+@debug_option
+def retry_command(ids: tuple[uuid.UUID, ...], database_url: str, as_json: bool) -> None:
+    """Have dead scheduled messages tried again, by their ids.
+
+    Any consumer that runs on the store writes them. The exit status is 1 if one is not dead. Needs
+    the rights of an operator.
+
+    \b
+    Example:
+      reservation scheduled retry 0190163d-8694-739b-aea5-966c26f8ad91
+    """
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        retried = retry_scheduled(connection, ids)
+    done = {one: "retried" if one in retried else "unknown" for one in ids}
+    if as_json:
+        changed = [{"id": str(one), "outcome": outcome} for one, outcome in done.items()]
+        click.echo(json.dumps({"changed": changed}))
+    else:
+        for one, outcome in done.items():
+            click.echo(f"{one}: {outcome}")
+    missed = [str(one) for one in done if one not in retried]
+    if missed:
+        raise NotInOrder(f"Not dead: {', '.join(missed)}")
+
+
 def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
     attempt_at, cancelled_at = message.attempt_at, message.cancelled_at
     return {
@@ -119,7 +153,7 @@ def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
 
 def _table(messages: Sequence[ScheduledMessage], now: datetime) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("due", "state", "type", "stream", "id", "attempts", "error"):
+    for title in ("due", "state", "type", "stream", "id", "attempts"):
         table.add_column(title, overflow="fold", min_width=36 if title == "id" else None)
     for message in messages:
         cells = [
@@ -129,7 +163,6 @@ def _table(messages: Sequence[ScheduledMessage], now: datetime) -> Table:
             message.stream_name,
             str(message.id),
             str(message.attempts or ""),
-            message.error or "",
         ]
         table.add_row(*[Text(printable(cell)) for cell in cells])
     return table

@@ -6,6 +6,7 @@ from typing import get_args
 
 import click
 
+from cli.common.confirming import yes_option
 from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import database_option, json_option
 from cli.store.notices import notices
@@ -41,6 +42,9 @@ def install_command(database_url: str, as_json: bool) -> None:
     which holds the consumers' positions. Existing objects are left as they are, and missing
     functions are created again. All of it happens in one transaction.
 
+    In a new store, writers notify the consumers that wait for a message; `reservation store notices
+    off` switches that off. An upgrade does not change the setting.
+
     \b
     Examples:
       reservation store install --database-url postgresql://localhost/bank
@@ -58,7 +62,8 @@ def install_command(database_url: str, as_json: bool) -> None:
 def attach_command(database_url: str, as_json: bool) -> None:
     """Add the schema reservation to a database that Message DB set up.
 
-    Needs Message DB 1.3.0. Nothing in its schema message_store is changed. All of it happens in one
+    Needs Message DB 1.3.0. Nothing in its schema message_store is changed, so consumers poll until
+    `reservation store notices on` adds a trigger to the table of messages. All of it happens in one
     transaction; `reservation store detach` undoes it.
 
     \b
@@ -72,7 +77,7 @@ def attach_command(database_url: str, as_json: bool) -> None:
 
 @store.command("detach")
 @database_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 @debug_option
 def detach_command(database_url: str, yes: bool, as_json: bool) -> None:
@@ -109,6 +114,11 @@ def detach_command(database_url: str, yes: bool, as_json: bool) -> None:
     metavar="CATEGORY",
     help="A category that a sender may write to, such as account:command. Repeat it for several.",
 )
+@click.option(
+    "--global-revisions",
+    is_flag=True,
+    help="Let a sender draw revisions from the counter of all entities, too.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the SQL, and do not run it.")
 @database_option
 @json_option
@@ -117,6 +127,7 @@ def grants_command(
     kind: Kind,
     role: str,
     categories: tuple[str, ...],
+    global_revisions: bool,
     dry_run: bool,
     database_url: str,
     as_json: bool,
@@ -126,7 +137,7 @@ def grants_command(
     \b
     sender    writes to the given categories, and reads nothing
     consumer  has what `reservation start` needs
-    operator  decides about dead letters and findings: retries, corrects, discards, accepts
+    operator  decides about dead letters and findings: retries, discards, accepts
     auditor   reads everything: for `reservation reconcile`, and for clients that read
 
     Afterwards the role has exactly these rights in the schemas message_store and reservation; any
@@ -146,8 +157,14 @@ def grants_command(
         )
     if kind != "sender" and categories:
         raise click.UsageError(f"--category is for a sender; leave it out for the {kind} {role}")
+    if kind != "sender" and global_revisions:
+        raise click.UsageError(
+            f"--global-revisions is for a sender; leave it out for the {kind} {role}"
+        )
     with connect(database_url, autocommit=True) as connection:
-        granted = grant(connection, kind, role, categories, dry_run=dry_run)
+        granted = grant(
+            connection, kind, role, categories, global_revisions=global_revisions, dry_run=dry_run
+        )
     if as_json:
         click.echo(json.dumps(_granted_as_json(granted, dry_run)))
     else:
@@ -169,6 +186,7 @@ def _print_installed(installed: Installed, as_json: bool) -> None:
                         "version": installed.to_version,
                         "restored": installed.restored,
                     },
+                    "notices": "on" if installed.notices else "off",
                 }
             )
         )
@@ -190,6 +208,8 @@ def _installed_sentences(installed: Installed) -> list[str]:
         lines.append(f"reservation {installed.to_version}: was there already, left as it is")
     else:
         lines.append(f"reservation {installed.to_version}: upgraded from {installed.from_version}")
+    state, other = ("on", "off") if installed.notices else ("off", "on")
+    lines.append(f"notices: {state}; `reservation store notices {other}` switches them {other}")
     return lines
 
 
@@ -262,10 +282,12 @@ def _granted_sentences(granted: Grants, dry_run: bool) -> list[str]:
     match granted.kind:
         case "sender":
             right = f"write to {', '.join(granted.categories)}"
+            if granted.global_revisions:
+                right += ", draw revisions for all entities"
         case "consumer":
             right = "run consumers: read and write messages, and keep positions"
         case "operator":
-            right = "read messages, correct, retry and discard dead letters, and accept findings"
+            right = "read messages, retry and discard dead letters, and accept findings"
         case "auditor":
             right = "read messages and positions"
     if dry_run:
@@ -285,6 +307,7 @@ def _granted_as_json(granted: Grants, dry_run: bool) -> dict[str, object]:
         "role": granted.role,
         "kind": granted.kind,
         "categories": list(granted.categories),
+        "globalRevisions": granted.global_revisions,
         "created": granted.created,
         "applied": not dry_run,
         "sql": granted.statements,

@@ -1,133 +1,131 @@
 """Telling a story on a terminal, or as JSON."""
 
 import json
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
 from cli.common.errors import NotInOrder
-from cli.story import as_json as output
-from consumers.story.content.difference import visible
-from consumers.story.content.entries import Entry, Kind, Meaning, Story
-from consumers.story.story import tell
-from reservation.app_path import load_component
+from cli.consumers import letter_output
+from consumers.story.story import Entry, Story, tell
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
 
-# Characters of a line that are printed.
-LONGEST = 4_000
 
-
-def tell_story(
-    text: str,
-    apps: Sequence[str],
-    app_dir: str,
-    meaning: str | None,
-    after: int | None,
-    with_data: bool,
-    database_url: str,
-    as_json: bool,
-) -> None:
+def tell_story(text: str, with_data: bool, database_url: str, as_json: bool) -> None:
     """Run the command; the arguments are its options."""
-    components = [load_component(app, app_dir) for app in apps]
-    taken_for = None if meaning is None else Meaning(meaning)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        story = tell(connection, text, meaning=taken_for, after=after, components=components)
+        story = tell(connection, text)
     if as_json:
-        click.echo(json.dumps(output.as_json(story, with_data)))
-    else:
-        _print(story, with_data)
-    if not story.entries and not story.alternatives:
-        raise NotInOrder(story.notes[0] if story.notes else "There is nothing to tell")
-
-
-def _print(story: Story, with_data: bool) -> None:
-    if story.taken_for:
-        click.echo(f"Taken for {visible(story.taken_for).text}.")
-    if story.outcome:
-        click.echo(f"{story.outcome.text}.")
-    if story.entries:
-        for line in _lines(story.entries, with_data):
+        click.echo(json.dumps(story_as_json(story, with_data)))
+    elif story.entries:
+        for line in _lines(story, with_data):
             click.echo(line)
-        for note in story.notes:
-            click.echo(note)
-    elif story.alternatives:
-        click.echo(story.notes[0] if story.notes else "This may mean several things:")
-    if story.next_after is not None:
-        click.echo(f"There may be more: go on with --after {story.next_after}.")
-    also = "It may also mean " if story.entries else ""
-    for one in story.alternatives:
-        meant = f"--as {one.meaning} {shlex.quote(printable(one.text))}"
-        click.echo(f"{also}{one.described}: reservation story {meant}")
+    if not story.entries:
+        raise NotInOrder(story.notes[0])
 
 
-def _lines(entries: Sequence[Entry], with_data: bool) -> Iterator[str]:
+def story_as_json(story: Story, with_data: bool) -> dict[str, Any]:
+    """Return a story as JSON has it; the data of messages only on request."""
+    entries = [_entry_as_json(entry, with_data) for entry in story.entries]
+    return {"text": story.text, "entries": entries, "notes": list(story.notes)}
+
+
+def _entry_as_json(entry: Entry, with_data: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "kind": entry.kind,
+        "time": entry.time and entry.time.isoformat(),
+        "depth": entry.depth,
+    }
+    message = entry.message if entry.is_message else None
+    if message is not None:
+        cause = message.metadata
+        shown |= {
+            "isAsked": entry.is_asked,
+            "outcome": entry.outcome and entry.outcome.text,
+            "id": message.id,
+            "streamName": message.stream_name,
+            "type": message.type,
+            "position": message.position,
+            "globalPosition": message.global_position,
+            "cause": cause.causation_message_global_position,
+            "causeStreamName": cause.causation_message_stream_name,
+            "traceId": entry.trace,
+        }
+        if with_data:
+            shown["data"] = None if message.data is None else json.loads(message.data)
+    if entry.consumer is not None:
+        shown["consumer"] = entry.consumer
+    if message is not None or entry.consumer is not None:
+        shown["reason"] = entry.reason
+    if entry.letter is not None:
+        shown["letter"] = letter_output.as_json(entry.letter)
+        shown["decisions"] = [letter_output.decision_as_json(one) for one in entry.decisions]
+    if (scheduled := entry.scheduled) is not None:
+        shown["scheduled"] = {
+            "id": str(scheduled.id),
+            "streamName": scheduled.stream_name,
+            "type": scheduled.type,
+            "dueAt": scheduled.due_at.isoformat(),
+            "cancelledAt": scheduled.cancelled_at and scheduled.cancelled_at.isoformat(),
+            "error": scheduled.error,
+        }
+    return shown
+
+
+def _lines(story: Story, with_data: bool) -> Iterator[str]:
     """Give a line for each entry, and under it what else there is to know."""
-    for entry in entries:
+    for entry in story.entries:
         indent = "  " * entry.depth
-        type_, place = (visible(text).text for text in _named(entry))
-        position = "" if entry.global_position is None else f"({entry.global_position})"
-        asked = "*" if entry.is_asked else ""
-        words = [click.style(entry.kind.value, bold=True) + asked, type_, place, position]
-        yield f"{_moment(entry.time)}  {indent}{' '.join(word for word in words if word)}"
-        for told in _told(entry, with_data):
-            yield f"{' ' * 25}{indent}  {visible(told, LONGEST).text}"
+        kind = click.style(entry.kind.value, bold=True) + ("*" if entry.is_asked else "")
+        time = "no time" if entry.time is None else _moment(entry.time)
+        yield f"{time:23}  {indent}{kind} {printable(_named(entry))}"
+        for detail in _details(entry):
+            yield f"{' ' * 25}{indent}  {printable(detail)}"
+        if with_data and entry.is_message and entry.message is not None and entry.message.data:
+            yield f"{' ' * 25}{indent}  {_visible(entry.message.data)}"
+    yield from story.notes
 
 
-def _named(entry: Entry) -> tuple[str, str]:
-    """Return the type of what an entry is about, and where it is."""
+def _named(entry: Entry) -> str:
+    """Return what an entry is about, and where that is."""
     if entry.scheduled is not None:
-        return entry.scheduled.type, entry.scheduled.stream_name
+        return f"{entry.scheduled.type} {entry.scheduled.stream_name}"
     if entry.letter is not None:
-        return entry.letter.type, entry.letter.consumer
-    if entry.passed is not None:
-        return "" if entry.message is None else entry.message.type, entry.passed.consumer
-    if entry.message is not None:
-        return entry.message.type, entry.message.stream_name
-    return "", ""
+        return f"{entry.letter.type} {entry.letter.consumer} ({entry.letter.global_position})"
+    if entry.message is None or entry.consumer is not None:
+        return entry.consumer or ""
+    return f"{entry.message.type} {entry.message.stream_name} ({entry.message.global_position})"
 
 
-def _told(entry: Entry, with_data: bool) -> list[str]:
-    """Return what else there is to know of an entry, a line for each."""
-    lines: list[str] = []
-    if entry.letter is not None:
-        waiting = entry.letter.next_attempt_at
-        state = entry.letter.state if waiting is None else f"waiting until {_moment(waiting)}"
-        lines.append(f"{state}, {entry.letter.reason}, attempts: {entry.letter.attempts}")
-        lines += [entry.letter.error] if entry.letter.error else []
+def _details(entry: Entry) -> Iterator[str]:
+    if entry.outcome is not None:
+        yield entry.outcome.text
+    if (letter := entry.letter) is not None:
+        waiting = letter.next_attempt_at
+        state = letter.state if waiting is None else f"waiting until {_moment(waiting)}"
+        yield f"{state}, {letter.reason}, attempts: {letter.attempts}"
+        if letter.error:
+            yield letter.error
         for one in entry.decisions:
             who = one.on_behalf_of or one.decided_by
-            lines.append(f"{one.decision} by {who}" + (f": {one.reason}" if one.reason else ""))
-    elif entry.scheduled is not None:
-        cancelled = entry.scheduled.cancelled_at
-        due = f"due {_moment(entry.scheduled.due_at)}"
-        lines.append(due if cancelled is None else f"cancelled {_moment(cancelled)}")
-    elif entry.passed is not None:
-        lines.append(entry.passed.reason)
-    elif entry.request is not None:
-        status = entry.request.status
-        lines.append("not answered yet" if status is None else f"answered with {status}")
+            yield f"{one.decision} by {who}" + (f": {one.reason}" if one.reason else "")
+    if (scheduled := entry.scheduled) is not None:
+        cancelled = scheduled.cancelled_at
+        due = f"due {_moment(scheduled.due_at)}"
+        yield due if cancelled is None else f"cancelled {_moment(cancelled)}"
     if entry.reason:
-        lines.append(entry.reason)
-    for difference in entry.differences:
-        line = f"{difference.path or 'the whole'} {difference.change}"
-        if with_data:
-            before, after = (
-                "nothing" if one is None else one.text
-                for one in (difference.before, difference.after)
-            )
-            line += f": {before} -> {after}"
-        lines.append(f"{line} (which is allowed)" if difference.may_differ else line)
+        yield entry.reason
     if entry.trace:
-        lines.append(f"trace {entry.trace}")
-    is_message = entry.message is not None and entry.kind not in (Kind.LETTER, Kind.PASS)
-    if with_data and is_message and entry.message is not None and entry.message.data:
-        lines.append(entry.message.data)
-    return lines
+        yield f"trace {entry.trace}"
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _moment(moment: datetime) -> str:

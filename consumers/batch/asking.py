@@ -25,13 +25,6 @@ class Asking:
     def __init__(
         self, context: ConsumerContext, reading: BatchReading, reserving_next: ReservingNext
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            reading: what reads its batches.
-            reserving_next: what reserves its commands, if possible.
-        """
         self._context = context
         self._reading = reading
         self._reserving_next = reserving_next
@@ -46,13 +39,7 @@ class Asking:
         return opening is not None and opening.beginning.is_sent
 
     def get_ready(self, positions: Positions, limit: int, policy: FailurePolicy) -> None:
-        """Prepare what the next batch begins with, if all of the category is held.
-
-        Args:
-            positions: what is held of the category.
-            limit: how many messages to take at most.
-            policy: what becomes of messages that cannot be handled.
-        """
+        """Prepare what the next batch begins with, if all of the category is held."""
         connection, part = self._context.connection, positions.next()
         self._opening = self._reserving = None
         if part is None or part.partitions is not None or not keeps_statements(connection):
@@ -66,11 +53,7 @@ class Asking:
         self._opening = Opening(part, size, beginning, statement.read)
 
     def ask(self) -> None:
-        """Send what was prepared, if anything was.
-
-        Raises:
-            StoreError: the database is away.
-        """
+        """Send what was prepared, if anything was."""
         opening = self._opening or self._reserving
         if opening is not None:
             with translated():

@@ -2,15 +2,11 @@
 
 A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
 anything is written, so the category locks are held only for the writes.
-
-Messages of two-phase strategies have batches of their own, which take two transactions: the first
-stores the states, the second publishes the outputs and moves the position. After a crash between
-the two the batch is read again, and its messages are found among the stored versions.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +24,10 @@ from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import NotMovedError, Positions
 from consumers.handling.handling import Handling
+from consumers.handling.same_intent import key_fields
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.entity.cache import NONE_READ
 from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
@@ -88,25 +87,20 @@ class Batch:
     """
 
     def __init__(self, context: ConsumerContext, batch_bytes: int = DEFAULT_BATCH_BYTES) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer; its connection is not in a transaction.
-            batch_bytes: how many bytes of data and metadata a batch may have; it ends with the
-                message that reaches them.
-        """
         component = context.component
-        snapshots = component.snapshots(context.connection)
+        declared = declarations(component)
+        snapshots = declared.snapshots(context.connection)
         self._context = context
-        volatile = component.volatile("initiate") | component.volatile("reserve")
+        volatile = declared.ignoring(Role.INITIATE) | declared.ignoring(Role.RESERVE)
         self._corrections = Corrections(
             component.name, context.category, volatile if context.reserves else {}
         )
         self._handling = Handling(context, snapshots, self._corrections, batch_bytes)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
-        self._reading = BatchReading(context, self._handling.needs, self._corrections, batch_bytes)
-        self._reserving_next = ReservingNext(context, self._reading, self._handling.needs)
+        self._key_fields = partial(key_fields, declared.of(context.category))
+        self._reading = BatchReading(context, self._handling.own, self._corrections, batch_bytes)
+        self._reserving_next = ReservingNext(context, self._reading, self._handling.own)
         self._asking = Asking(context, self._reading, self._reserving_next)
         self._ahead = LookingAhead(self._handling, self._reading, context.log)
         self.retry_transaction = RetryTransaction(
@@ -122,25 +116,7 @@ class Batch:
         policy: FailurePolicy = ALL_OR_NOTHING,
         looks_ahead: bool = False,
     ) -> BatchResult:
-        """Take the category forward by up to ``limit`` messages.
-
-        Args:
-            positions: what is held of the category.
-            limit: how many messages to take at most.
-            careful: whether to hold off other writers before anything is read, rather than only
-                while writing, and to look for messages that were handled before. A batch that lost
-                a race, or met its own earlier effects, is sure to get through then.
-            policy: what becomes of messages that cannot be handled.
-            looks_ahead: whether to decide on the next batch too, if possible, to be committed by
-                the next call.
-
-        Raises:
-            MessageError: a message cannot be handled; nothing of the batch is written.
-            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
-                was handled before; run the batch again, carefully.
-            PositionLostError: another process has taken over; nothing of the batch is written.
-            ForeignPositionError: the position was taken in another log; nothing is written.
-        """
+        """Take the category forward by up to ``limit`` messages."""
         self._handling.order(positions)
         attempt = partial(self._run, positions, limit, careful, policy)
         try:
@@ -185,21 +161,11 @@ class Batch:
         return self._ahead.has_decided or self._asking.is_asked
 
     def get_ready(self, positions: Positions, limit: int, policy: FailurePolicy) -> None:
-        """Prepare what the next batch begins with, for `ask` to send it.
-
-        Args:
-            positions: what is held of the category; as for `run`, like the others.
-            limit: how many messages to take at most.
-            policy: what becomes of messages that cannot be handled.
-        """
+        """Prepare what the next batch begins with, for `ask` to send it."""
         self._asking.get_ready(positions, limit, policy)
 
     def ask(self) -> None:
-        """Send what was prepared, if anything was; then `run` has to be called next.
-
-        Raises:
-            StoreError: the database is away.
-        """
+        """Send what was prepared, if anything was; then `run` has to be called next."""
         self._asking.ask()
 
     def _take(
@@ -260,11 +226,17 @@ class Batch:
             requests, read = [statement.request], statement.read
         if careful:
             requests.insert(0, lock_categories(handling.categories).request)
+        shares_lines = handling.shares_lines
+        if shares_lines:  # then no such batch was asked for or decided on before
+            requests.append(self._dead_letters.has_open)
         first = requests if opening is None else opening.beginning
         with transaction(connection, lambda: batch.messages if batch else (), first) as answers:
             store = MessageStore(connection)
             if decided is None:
                 commands, events = known or ([], []), NONE_READ
+                if shares_lines:
+                    ((has_open,),) = answers.pop().rows
+                    policy = replace(policy, blocked=set(), looks=has_open)
                 if read is not None:
                     commands, events = read(answers[-1].rows)
                 # A message that is given up is the only one, and the component must not decode it.
@@ -276,7 +248,7 @@ class Batch:
                     store,
                     batch.messages,
                     batch.key_streams,
-                    batch.corrected,
+                    batch.as_sent,
                     careful=careful,
                     policy=policy,
                     events=events,
@@ -301,28 +273,22 @@ class Batch:
             self._asking.was_read(batch)
             messages = handling.at_hand = batch.messages
 
-            def finish() -> Collection[str]:
-                if at_once and (is_few or following is not None):
-                    moving = positions.advance(connection, part, batch.to, batch.last, or_fail=True)
-                    if following is None:
-                        self._effects.commit(decisions, messages, moving)
-                        return ()
+            if at_once and (is_few or following is not None):
+                moving = positions.advance(connection, part, batch.to, batch.last, or_fail=True)
+                if following is None:
+                    self._effects.commit(decisions, messages, moving)
+                else:
                     later = self._ahead.after(following, size)
                     decide = partial(self._ahead.decide, following)
                     answer = self._effects.commit(decisions, messages, moving, decide, later)
                     self._ahead.keep(answer)
-                    return ()
+            else:
                 moving = positions.advance(connection, part, batch.to, batch.last)
                 self._effects.apply(store, decisions, messages, [moving], careful=careful)
                 if decisions.letters:
-                    return self._dead_letters.record(connection, decisions.letters)
-                return ()
-
-            if decisions.pending is None:
-                blocked = finish()
-        if decisions.pending is not None:  # now that the states are committed
-            with transaction(connection, lambda: messages):
-                blocked = finish()
+                    blocked = self._dead_letters.record(
+                        connection, decisions.letters, self._key_fields
+                    )
         positions.committed(part, batch.to)
         handling.committed()
         handling.at_hand = ()

@@ -1,12 +1,12 @@
 """How much to read for a batch, where some messages cannot share a transaction with others.
 
-A batch ends before and after a message with a transaction of its own, where messages of two-phase
-strategies begin or end, and once there is enough to write. What was read after that is discarded
+A batch ends before and after a message with a transaction of its own, and once there is enough to
+write. What was read after that is discarded
 and read again. So the next batch reads only as much as was used, and each batch that is used
 completely doubles that.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from reservation.messages.message import StoredMessage
 
@@ -19,20 +19,8 @@ DEFAULT_BATCH_BYTES = 16 << 20
 class BatchSize:
     """The size of the next batch, learned from the last ones."""
 
-    def __init__(
-        self,
-        own: Collection[str],
-        is_two_phase: Callable[[StoredMessage], bool] | None = None,
-    ) -> None:
-        """Begin with as much as may be read.
-
-        Args:
-            own: the types of messages that need a transaction of their own.
-            is_two_phase: whether a message may share its transaction only with others for which
-                this is true; None if there are no such messages.
-        """
+    def __init__(self, own: Collection[str]) -> None:
         self._own = own
-        self._is_two_phase = is_two_phase
         self._most: int | None = None
 
     def limit(self, limit: int) -> int:
@@ -45,18 +33,12 @@ class BatchSize:
 
     def cut(self, messages: Sequence[StoredMessage]) -> int:
         """Return how many of the messages read, from the first on, make up a batch."""
-        two_steps = self._is_two_phase
-        if not messages:
-            return 0
-        first = two_steps is not None and two_steps(messages[0])
-        for n, message in enumerate(messages if self._own or two_steps else ()):
+        for n, message in enumerate(messages if self._own else ()):
             if message.type in self._own:
                 self._most = 1
                 return max(n, 1)
-            if two_steps is not None and two_steps(message) is not first:
-                self._most = n
-                return n
-        self.used_all()
+        if messages:
+            self.used_all()
         return len(messages)
 
     def used_all(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import with_data
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.effects.faults import is_interrupt
 from reservation.idempotence.reserve import Pair, ReserveOutcome
 from reservation.messages.comparison import same_meaning
@@ -21,11 +22,6 @@ class Comparison:
     """How one consumer of a component compares commands."""
 
     def __init__(self, context: ConsumerContext) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-        """
         self._context = context
         self._component = context.component
 
@@ -35,24 +31,23 @@ class Comparison:
         A command that cannot be decoded is in conflict, and so is one whose first cannot be. If the
         first was corrected, a reissue of the original is a duplicate, and so is one of the
         correction.
-
-        Args:
-            pair: both of them.
-            corrected: by global position, the data to which commands have been corrected.
         """
-        component = self._component
+        one = declarations(self._component).own[pair.command.type]
         firsts = [pair.first, *(with_data(pair.first, data) for data in pair.corrections)]
         command = pair.command
         if command.global_position in corrected:
             command = with_data(command, corrected[command.global_position])
         with guarded(self._context.connection, [command]):
-            same = any(same_meaning(component, command, first, self._decoded) for first in firsts)
+            same = any(
+                same_meaning(one.names, one.ignoring, command, first, self._decoded)
+                for first in firsts
+            )
         return ReserveOutcome.DUPLICATE if same else ReserveOutcome.CONFLICT
 
     def _decoded(self, message: StoredMessage) -> object | None:
         """Return the command in a message; None if it cannot be decoded."""
         try:
-            return self._component.types.decode(message)
+            return declarations(self._component).types.decode(message)
         except BaseException as error:  # a class can raise anything
             if is_interrupt(error):
                 raise

@@ -8,16 +8,16 @@ import psycopg
 from consumers.batch.comparison import Comparison
 from consumers.calls.blame import blamed
 from consumers.decisions.decisions import Decisions
-from consumers.decisions.pending_outputs import PendingOutputs
-from consumers.handling.redelivery import further_before
+from consumers.handling.redelivery import further_before, refuse_taken_ids
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (
     ExpectedVersionError,
     HandlerError,
     MessageError,
     MessageIdConflictError,
-    RefusedError,
     StoreError,
 )
 from reservation.idempotence.passes import record_passes
@@ -43,12 +43,6 @@ class BatchEffects:
     """What writes the effects of the messages of one consumer, for a batch or for letters."""
 
     def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            snapshots: those of the component's entities, None if it has none.
-        """
         self._context = context
         self._snapshots = snapshots
         self._comparison = Comparison(context)
@@ -56,7 +50,6 @@ class BatchEffects:
     def is_one_statement(self, decisions: Decisions) -> bool:
         """Return whether one statement writes all that was decided, so that `commit` can."""
         others = (
-            decisions.pending,
             decisions.further,
             decisions.scheduled,
             decisions.reissued,
@@ -83,24 +76,7 @@ class BatchEffects:
         meanwhile: Callable[[Sent], None] | None = None,
         then: Request | None = None,
     ) -> Answer | None:
-        """Write what was decided and commit, in one round trip.
-
-        Args:
-            decisions: as `Handling.plan` returned them; one statement writes them.
-            messages: the messages that they are about.
-            moving: the statement that comes first, and fails where a position does not move.
-            meanwhile: called while the server works, for what was decided by events alone.
-            then: what the server is asked after the commit; only with ``meanwhile``.
-
-        Returns:
-            The answer to ``then``; None if there is none.
-
-        Raises:
-            MessageError: it cannot be written.
-            ExpectedVersionError, MessageIdConflictError: as for `apply`.
-            ConflictFoundError: a command is in conflict; run the transaction again with `apply`.
-            psycopg.Error: the commit was refused.
-        """
+        """Write what was decided and commit, in one round trip."""
         connection, requests = self._context.connection, [moving]
         with blamed(messages):
             if decisions.reservations:
@@ -130,25 +106,10 @@ class BatchEffects:
         *,
         careful: bool,
     ) -> None:
-        """Write what was decided, under the locks of its categories.
-
-        Args:
-            store: in the transaction that writes the batch.
-            decisions: as `Handling.plan` returned them.
-            messages: the messages that they are about.
-            before: statements that come first; they are sent with the first that writes.
-            careful: whether other writers were held off before the messages were read.
-
-        Raises:
-            MessageError: it cannot be written.
-            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
-                was handled before; run the transaction again, carefully.
-        """
+        """Write what was decided, under the locks of its categories."""
         before = self._lock(store, decisions, before, careful=careful)
-        if decisions.pending is not None:
-            _publish(store, decisions.pending, self._context, careful=careful)
-            self._record_passes(decisions)
-            return
+        if careful:
+            refuse_taken_ids(store, decisions, messages)
         try:
             with blamed(messages):
                 self._write(store, decisions, before)
@@ -170,12 +131,11 @@ class BatchEffects:
         """Take the locks that are needed before the first statement that writes.
 
         Messages for one category are written by statements that take its lock themselves.
-
-        Returns:
-            What is to be sent with the first of these.
         """
-        categories = decisions.categories
-        alone = careful or decisions.further or decisions.pending is not None
+        name = self._context.component.name
+        kept = [category for once in decisions.checks for category in once.categories(name)]
+        categories = [*decisions.categories, *kept]
+        alone = careful or decisions.further or kept
         if len(categories) == 1 and not alone:
             return before
         if before:
@@ -210,7 +170,7 @@ class BatchEffects:
         commands = [(command.global_position, name) for command, name in decisions.reservations]
         former = _former(decisions)
         corrected = _corrected(decisions, decisions.reservations)
-        volatile = component.volatile("reserve")
+        volatile = declarations(component).ignoring(Role.RESERVE)
         outcomes = reserve(
             connection, commands, volatile, former, corrected, before, commits=commits
         )
@@ -234,7 +194,7 @@ class BatchEffects:
         commands = [(command.global_position, name) for command, name in decisions.reissued]
         corrected = _corrected(decisions, decisions.reissued)
         outcomes = compare_initiations(
-            connection, commands, component.volatile("initiate"), corrected
+            connection, commands, declarations(component).ignoring(Role.INITIATE), corrected
         )
         conflicts = _conflicts(outcomes)
         pairs = first_initiated(connection, [commands[n] for n in conflicts])
@@ -259,29 +219,6 @@ class BatchEffects:
         if self._snapshots is not None:
             for stream_name in self._snapshots.write(decisions.entities):
                 self._context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
-
-
-def _publish(
-    store: MessageStore, pending: PendingOutputs, context: ConsumerContext, *, careful: bool
-) -> None:
-    """Write the outputs of a two-phase strategy, and mark what they are of as published.
-
-    Raises:
-        MessageError: the store refuses an output.
-        MessageIdConflictError: an id of an output is in use; once more, carefully, that is a
-            MessageError.
-    """
-    try:
-        store.write_encoded(pending.rows)
-        if pending.scheduled:
-            context.schedules(store.schedule_encoded(pending.scheduled))
-    except (RefusedError, MessageIdConflictError) as error:
-        if isinstance(error, MessageIdConflictError) and not careful:
-            raise
-        raise MessageError(
-            f"Cannot publish what follows {pending.check.described}: {error}"
-        ) from error
-    pending.check.publish()
 
 
 def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from consumers.batch.effects import BatchEffects
 from consumers.calls.blame import transaction
+from consumers.dead_letters.corrections import with_data
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter, FailedLetter
 from consumers.decisions.blocking import FailurePolicy
@@ -29,7 +31,8 @@ class RetryOutcome:
         conflicts: the commands found in conflict, and the stream of their key.
         letters: those that are dead again or wait, and whose message is known.
         tried: attempts that failed and were followed by others.
-        freed: the entities that no longer have open letters.
+        entities: whose lines the letters are in.
+        freed: those of them that no longer have open letters.
     """
 
     handled: int = 0
@@ -38,6 +41,7 @@ class RetryOutcome:
     conflicts: Sequence[tuple[StoredMessage, str]] = ()
     letters: Sequence[Letter] = ()
     tried: Sequence[Letter] = ()
+    entities: Collection[str] = ()
     freed: Collection[str] = ()
 
     @property
@@ -56,14 +60,6 @@ class RetryTransaction:
         effects: BatchEffects,
         dead_letters: DeadLetters,
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer; its connection is not in a transaction.
-            handling: what decides on the letters' messages.
-            effects: what writes that.
-            dead_letters: where the letters are.
-        """
         self._connection = context.connection
         self._spans = context.spans
         self._handling = handling
@@ -71,27 +67,14 @@ class RetryTransaction:
         self._dead_letters = dead_letters
 
     def can_share(self, letters: Sequence[DueLetter]) -> bool:
-        """Return whether letters can share one transaction: none needs its own, or two."""
-        needs = self._handling.needs
+        """Return whether letters can share one transaction: none needs its own."""
         types = {letter.message.type for letter in letters if letter.message is not None}
-        return types.isdisjoint(needs.own | needs.two_phase)
+        return types.isdisjoint(self._handling.own)
 
     def run(
         self, positions: Positions, letters: Sequence[DueLetter], *, careful: bool = False
     ) -> RetryOutcome:
-        """Handle letters again, all of them or none.
-
-        Args:
-            positions: what is held of the category, and of it the letters' partitions.
-            letters: of each entity the first of its line, in order.
-            careful: as for `Batch.run`.
-
-        Raises:
-            LettersChanged: some of them are no longer to be retried; nothing is written.
-            MessageError: a message cannot be handled; nothing is written.
-            ExpectedVersionError, MessageIdConflictError: as for `Batch.run`.
-            PositionLostError: another process has taken over; nothing is written.
-        """
+        """Handle letters again, all of them or none."""
         self._handling.order(
             positions, {letter.global_position: letter.entity for letter in letters}
         )
@@ -102,12 +85,7 @@ class RetryTransaction:
     def bury_again(
         self, positions: Positions, letter: DueLetter, failure: Failure, attempts: int
     ) -> RetryOutcome:
-        """Mark a letter dead again, or waiting for another attempt, after another failure.
-
-        Raises:
-            LettersChanged: it is no longer to be retried; nothing is written.
-            PositionLostError: another process has taken over; nothing is written.
-        """
+        """Mark a letter dead again, or waiting for another attempt, after another failure."""
         with translated(), self._connection.transaction():
             positions.hold(self._connection, {letter.partition})
             failed = FailedLetter(letter, failure, letter.entity, attempts)
@@ -119,35 +97,29 @@ class RetryTransaction:
     def _run(
         self, positions: Positions, letters: Sequence[DueLetter], careful: bool
     ) -> RetryOutcome:
-        messages = [_stored(letter) for letter in letters]
+        messages = [_to_handle(letter) for letter in letters]
         with transaction(self._connection, lambda: messages):
             store = MessageStore(self._connection)
             if careful:
                 store.lock_categories(self._handling.categories)
-            corrected = {
-                message.global_position: message.data
-                for letter, message in zip(letters, messages, strict=True)
-                if letter.correction is not None and message.data is not None
+            as_sent = {
+                letter.global_position: letter.message
+                for letter in letters
+                if letter.data is not None and letter.message is not None
             }
             decisions = self._handling.plan(
                 store,
                 messages,
                 [None] * len(messages),
-                corrected,
+                as_sent,
                 careful=careful,
                 policy=FailurePolicy(
                     stop=True, again={letter.global_position: letter.attempts for letter in letters}
                 ),
             )
-
-            def write_effects() -> None:
-                self._effects.apply(store, decisions, messages, careful=careful)
-
-            if decisions.pending is None:
-                return self._finish(positions, letters, write_effects, decisions)
-            # What a stored state was made from can no longer be corrected.
-            self._dead_letters.watch(self._connection, letters)
-        with transaction(self._connection, lambda: messages):  # now that the states are committed
+            write_effects = partial(
+                self._effects.apply, store, decisions, messages, careful=careful
+            )
             return self._finish(positions, letters, write_effects, decisions)
 
     def _finish(
@@ -187,11 +159,13 @@ class RetryTransaction:
             conflicts=decisions.conflicts,
             letters=again,
             tried=decisions.tried,
+            entities=entities,
             freed=entities - blocked,
         )
 
 
-def _stored(letter: DueLetter) -> StoredMessage:
+def _to_handle(letter: DueLetter) -> StoredMessage:
+    """Return the message of a letter, with the data that the letter was given."""
     if letter.message is None:
         raise DecodeError(f"{letter.described} is no longer in the store; discard its dead letter")
-    return letter.message
+    return letter.message if letter.data is None else with_data(letter.message, letter.data)

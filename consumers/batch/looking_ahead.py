@@ -54,13 +54,6 @@ class LookingAhead:
     """How one consumer decides ahead."""
 
     def __init__(self, handling: Handling, reading: BatchReading, log: Log) -> None:
-        """Prepare.
-
-        Args:
-            handling: what decides.
-            reading: what reads.
-            log: the consumer's logger.
-        """
         self._log = log
         self._handling = handling
         self._reading = reading
@@ -76,13 +69,7 @@ class LookingAhead:
         return self._decided is not None
 
     def take(self, part: Partition, limit: int, policy: FailurePolicy) -> DecidedBatch | None:
-        """Return the batch that was decided on, to be committed now; None if none fits.
-
-        Args:
-            part: what is to be read next.
-            limit: how many messages the batch may have.
-            policy: what becomes of messages that cannot be handled.
-        """
+        """Return the batch that was decided on, to be committed now; None if none fits."""
         decided, self._decided = self._decided, None
         if decided is None:
             self._read = None
@@ -99,13 +86,7 @@ class LookingAhead:
         self._decided = self._read = None
 
     def may_follow(self, batch: ReadBatch, size: int, policy: FailurePolicy) -> bool:
-        """Return whether the batch after one may be decided on ahead.
-
-        Args:
-            batch: the batch that is to be written.
-            size: how many messages it was to have.
-            policy: what becomes of messages that cannot be handled.
-        """
+        """Return whether the batch after one may be decided on ahead."""
         return (
             len(batch.messages) == size <= MOST
             and batch.part == Partition(batch.part.after)  # the whole category, in its order
@@ -122,19 +103,7 @@ class LookingAhead:
         size: int,
         policy: FailurePolicy,
     ) -> "NextBatch | None":
-        """Return the batch after one, with all that is needed to decide on it; None if it fails.
-
-        Args:
-            store: in the transaction that is to write the batch before.
-            positions: what is held of the category.
-            batch: the batch before.
-            size: how many messages to read.
-            policy: what becomes of messages that cannot be handled.
-
-        Raises:
-            SerializationError: the server refused a read, and the transaction has failed. There is
-                no looking ahead any more.
-        """
+        """Return the batch after one, with all that is needed to decide on it; None if it fails."""
         part = Partition(batch.to)
         known, self._read = self._read, None
         if known is not None and known[:2] == (part, size):
@@ -158,12 +127,7 @@ class LookingAhead:
             return None  # it will be found again
 
     def after(self, following: "NextBatch", size: int) -> Request | None:
-        """Return what reads the batch after the next one, if that is worth it.
-
-        Args:
-            following: the next batch.
-            size: how many messages to read.
-        """
+        """Return what reads the batch after the next one, if that is worth it."""
         self._asked = None
         if len(following.batch.messages) < size or not self._is_quick:
             return None
@@ -179,15 +143,7 @@ class LookingAhead:
             self._read = part, size, statement.read(answer.rows)
 
     def decide(self, following: "NextBatch", sent: Sent) -> None:
-        """Decide on a batch, while the server works on what was sent.
-
-        Args:
-            following: the batch.
-            sent: what was sent.
-
-        Raises:
-            BaseException: what is to end the process.
-        """
+        """Decide on a batch, while the server works on what was sent."""
         if following.prepared is None:
             return
         before, began = self._handling.at_hand, time.monotonic()

@@ -1,14 +1,14 @@
 """What the next batch reads, and up to which position of the category that takes it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from consumers.batch.batch_size import BatchSize
-from consumers.dead_letters.corrections import Corrections, applied
+from consumers.dead_letters.corrections import Corrections, with_data
 from consumers.group.positions import Positions
-from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.entity.cache import NONE_READ, LastEvents
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
@@ -33,8 +33,8 @@ class ReadBatch:
         messages: the messages, in their order.
         key_streams: for each, the stream that its key names, where the server has taken the key;
             None for a message that has its data.
-        corrected: by global position, the data of those messages that have been corrected, which
-            they have already.
+        as_sent: by global position, those of them that have other data than they were sent with,
+            as they were sent.
         ended: whether the category is known to have had nothing after them.
     """
 
@@ -42,7 +42,7 @@ class ReadBatch:
     to: int
     messages: Sequence[StoredMessage]
     key_streams: Sequence[str | None]
-    corrected: dict[int, str]
+    as_sent: dict[int, StoredMessage]
     ended: bool
 
     @property
@@ -100,37 +100,30 @@ class BatchReading:
     def __init__(
         self,
         context: ConsumerContext,
-        needs: TransactionNeeds,
+        own: Collection[str],
         corrections: Corrections,
         batch_bytes: int,
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            needs: what transactions the messages need.
-            corrections: those of the category's messages.
-            batch_bytes: how many bytes of data and metadata a batch may have.
-        """
         component, category = context.component, context.category
+        table = declarations(component)
         self._context = context
         self._corrections = corrections
         self.batch_bytes = batch_bytes
-        subscribed = component.subscribed.get(category)
+        subscribed = table.others.get(category)
         self._first_position = 0 if subscribed is None else subscribed.first_position
         reservations = {
             name: declared
-            for name, declared in component.server_keys.items()
-            if name not in component.ignored
+            for name, declared in table.server_keys.items()
+            if name not in table.own.ignored
         }
         self.rules = server_rules(reservations if context.reserves else {})
         leads = {
             declared.entity is not None
-            for declared in component.reservations.values()
+            for declared in table.own.reservations.values()
             if declared.into == category
         }
         self._are_of_entities = leads == {True}  # the streams, by their names
-        self.size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
+        self.size = BatchSize(own)
 
     def part(self, positions: Positions) -> Partition | None:
         """Return what to read, up to where the category ends if it is read in parts.
@@ -180,14 +173,7 @@ class BatchReading:
     def statement_to_decide(
         self, part: Partition, limit: int, *, with_events: bool
     ) -> Statement[WithEvents]:
-        """Return what reads a batch, and the last events of its entities if it is small.
-
-        Args:
-            part: what to read.
-            limit: how many messages to read at most.
-            with_events: whether it is likely to be small. Events are read only where the streams
-                have the ids of entities in their names, and not for one message at a time.
-        """
+        """Return what reads a batch, and the last events of its entities if it is small."""
         reading = self.statement(part, limit)
         if not (with_events and self._are_of_entities and limit > 1):
             return Statement(
@@ -207,15 +193,7 @@ class BatchReading:
         *,
         as_read: bool = False,
     ) -> ReadBatch:
-        """Return the batch that begins what was read, with the messages as they were corrected.
-
-        Args:
-            positions: what is held of the category.
-            part: what was read.
-            commands: what the statement returned.
-            limit: how many messages it was to read.
-            as_read: whether all of it is the batch, whatever transactions its messages need.
-        """
+        """Return the batch that begins what was read, with the messages as they were corrected."""
         messages, key_streams = commands
         ended = part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
@@ -229,8 +207,22 @@ class BatchReading:
         corrected = self._corrections.of(self._context.connection, positions, batch.messages)
         if not corrected:
             return batch
-        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
-        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
+        as_sent = {
+            message.global_position: message
+            for message in batch.messages
+            if message.global_position in corrected
+        }
+        messages = [
+            with_data(message, corrected[message.global_position])
+            if message.global_position in corrected
+            else message
+            for message in batch.messages
+        ]
+        key_streams = [  # the server took those keys from what was sent
+            None if message.global_position in corrected else key_stream
+            for message, key_stream in zip(messages, batch.key_streams, strict=True)
+        ]
+        return replace(batch, messages=messages, key_streams=key_streams, as_sent=as_sent)
 
     def _head(self) -> int:
         """Return the global position of the category's last message."""

@@ -7,7 +7,7 @@ of the commands is transferred, and each waits for one round trip only.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +16,9 @@ from consumers.batch.reading import BatchReading, Opening, ReadBatch
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.positions import LONGEST_PAUSE, Positions
 from consumers.handling.decoding import SURELY_FITS
-from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -57,19 +58,14 @@ class ReservingNext:
     """How one consumer reserves its next commands in one round trip."""
 
     def __init__(
-        self, context: ConsumerContext, reading: BatchReading, needs: TransactionNeeds
+        self, context: ConsumerContext, reading: BatchReading, own: Collection[str]
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            reading: what reads its batches.
-            needs: what transactions the messages need.
-        """
         self._context = context
         self._reading = reading
-        self._volatile = json.dumps(context.component.volatile("reserve"), ensure_ascii=False)
-        self._is_possible = reading.rules != "[]" and not needs.own and not needs.two_phase
+        self._volatile = json.dumps(
+            declarations(context.component).ignoring(Role.RESERVE), ensure_ascii=False
+        )
+        self._is_possible = reading.rules != "[]" and not own
         self._fitted = True
         self._was_refused = False
         self._waits = 0  # batches that are decided on before
@@ -78,11 +74,6 @@ class ReservingNext:
         """Return whether the next commands may be reserved without a look at them.
 
         The server is likely to take the key of each if it took those of the last.
-
-        Args:
-            positions: what is held of the category.
-            part: what is to be read.
-            policy: what becomes of messages that cannot be handled.
         """
         return (
             self._is_possible
@@ -97,14 +88,7 @@ class ReservingNext:
     def opening(
         self, connection: KeepingConnection, positions: Positions, part: Partition, size: int
     ) -> Opening[Commands | Reserved]:
-        """Return what reads commands, reserves them if the server takes all keys, and commits.
-
-        Args:
-            connection: that of the consumer.
-            positions: what is held of the category.
-            part: what is to be read.
-            size: how many commands to read at most.
-        """
+        """Return what reads commands, reserves them if the server takes all keys, and commits."""
         request = self.request(positions, part, size)
         beginning = Beginning(connection, [request], commits=True)
         return Opening(part, size, beginning, partial(_read, part, size))
@@ -128,16 +112,7 @@ class ReservingNext:
         return Request(_QUERIES["reserve_next"], values)
 
     def run(self, opening: Opening[Commands | Reserved]) -> Commands | Reserved | None:
-        """Send what `opening` returned, unless that was done, and take the answer.
-
-        Returns:
-            What was reserved, which is committed; the commands alone, if they are to be decided
-            on; None if a position has not moved, or a command is in conflict or refused, which
-            handling them as usual will tell.
-
-        Raises:
-            StoreError: the database is away, or another transaction was in the way.
-        """
+        """Send what `opening` returned, unless that was done, and take the answer."""
         with translated():
             answers = run_transaction(opening.beginning)
         if answers is None:

@@ -30,9 +30,6 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
 
     Which message is at fault shows when they are handled one by one. No other error of the store is
     a fault of the messages.
-
-    Raises:
-        MessageError: the store refused what is to be stored.
     """
     try:
         yield
@@ -51,14 +48,6 @@ def transaction(
     A deferred constraint of a table that a handler wrote to is checked only at the commit; its
     violation is a fault of the messages too. The text of an error that a trigger raised is left
     out, because it may contain values of the messages.
-
-    Args:
-        connection: not in a transaction.
-        messages: returns those that the transaction is for, once the block has ended or committed.
-        requests: the first statements, whose answers are given to the block; see `transaction_of`.
-
-    Raises:
-        MessageError: the commit was refused.
     """
     over = False
     try:

@@ -9,6 +9,7 @@ from consumers.runtime.observability.error_detail import ErrorDetail
 from consumers.runtime.observability.log_context import LogContext
 from consumers.runtime.observability.logs import Log
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.effects.faults import is_interrupt
 from reservation.errors import MessageError
 from reservation.handlers.failed_attempt import FailedAttempt, Outcome
@@ -29,15 +30,6 @@ class ErrorReports:
         debug: bool,
         heartbeat: Callable[[], None],
     ) -> None:
-        """Prepare.
-
-        Args:
-            component: whose functions are called; see `Component.on_error`.
-            category: the category that is read.
-            log: where tracebacks are logged, if that is wanted.
-            debug: whether it is.
-            heartbeat: called before each function, as a sign that the process is not stuck.
-        """
         self._heartbeat = heartbeat
         self._component = component
         self._category = category
@@ -48,15 +40,10 @@ class ErrorReports:
     @property
     def wants_exceptions(self) -> bool:
         """Whether anybody is to be called with the exceptions."""
-        return self._debug or bool(self._component.error_hooks)
+        return self._debug or bool(declarations(self._component).error_hooks)
 
     def decided(self, tried: Iterable[Letter], letters: Iterable[Letter]) -> None:
-        """Report the attempts of a transaction that is committed.
-
-        Args:
-            tried: those after which the message was tried again directly.
-            letters: the letters that were written.
-        """
+        """Report the attempts of a transaction that is committed."""
         for one in tried:
             self.failed(one.message, one.entity, one.failure, one.attempts, "retried")
         for one in letters:
@@ -66,15 +53,7 @@ class ErrorReports:
     def retried(
         self, message: StoredMessage | None, entity: str | None = None
     ) -> Callable[[Failure, int], None]:
-        """Return what reports an attempt after which a message is tried again directly.
-
-        Args:
-            message: the message; None if it is no longer in the store.
-            entity: the stream of its entity; None to take it from the failure.
-
-        Returns:
-            A function of the failure and the number of the attempt.
-        """
+        """Return what reports an attempt after which a message is tried again directly."""
 
         def report(failure: Failure, attempt: int) -> None:
             if message is not None:
@@ -83,12 +62,7 @@ class ErrorReports:
         return report
 
     def stopped(self, at_hand: Sequence[StoredMessage], error: MessageError) -> None:
-        """Report an attempt after which the consumer stops.
-
-        Args:
-            at_hand: the messages of the batch.
-            error: what was raised for one of them.
-        """
+        """Report an attempt after which the consumer stops."""
         if self.wants_exceptions and at_hand:
             message = error.message if isinstance(error, HandlerRaisedError) else at_hand[0]
             failure = Failure.of(error, ErrorDetail(exceptions=True))
@@ -102,15 +76,7 @@ class ErrorReports:
         attempt: int,
         outcome: Outcome,
     ) -> None:
-        """Report one attempt, unless nothing was raised.
-
-        Args:
-            message: the message.
-            entity: the stream of its entity; None to take it from the failure.
-            failure: why it failed.
-            attempt: the number of the attempt.
-            outcome: what becomes of the message.
-        """
+        """Report one attempt, unless nothing was raised."""
         error, entity = failure.exception, entity or failure.entity_stream
         if error is None:
             return
@@ -135,7 +101,7 @@ class ErrorReports:
             attempt,
             outcome,
         )
-        for hook in self._component.error_hooks:
+        for hook in declarations(self._component).error_hooks:
             self._heartbeat()
             try:
                 with unforked(), self._log_context.entered():

@@ -7,11 +7,13 @@ and left the transaction of the batch failed: then the batch is run again. A rac
 savepoint, and rolled back with it, is a fault of the message: the transaction is sound, and the
 exception may be of any connection.
 
-A handler may use that connection, and must leave the transaction as it found it, open and sound.
+A handler may use that connection, and must leave the transaction as it found it, open and sound. A
+connection that it leaves otherwise is closed, if the transaction cannot be rolled back.
 """
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -20,7 +22,7 @@ from typing import Any, NoReturn
 import psycopg
 import structlog
 from psycopg import Connection
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from consumers.dead_letters.failure import HandlerRaisedError
 from consumers.runtime.event_loop import EventLoop
@@ -33,7 +35,7 @@ from reservation.errors import (
 )
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
-from reservation.postgres.exchange.keeping_connection import awaits_answers
+from reservation.postgres.exchange.keeping_connection import awaits_answers, was_closed
 from reservation.postgres.sqlstates import Fault, fault_of_state
 from reservation.raised import describe
 
@@ -44,19 +46,6 @@ def call(
     """Return the events that the handler of a message returns.
 
     It is called in a copy of the context variables, so what it binds there is gone with the call.
-
-    Args:
-        connection: in the transaction of the batch.
-        message: the message that is handled.
-        handler: calls the handler and takes the events from what it returns.
-
-    Raises:
-        Reject: the handler rejected its command, and left the transaction sound.
-        HandlerRaisedError: the handler raised otherwise.
-        HandlerError: the handler returned what is no event, or left the transaction failed or
-            ended.
-        DatabaseUnavailableError: the connection was lost meanwhile.
-        SerializationError: the handler lost against another transaction; run the batch again.
     """
     copies = _copies
     try:
@@ -68,7 +57,7 @@ def call(
         if is_interrupt(error):
             raise
         problem = _problem(connection)
-        if connection.broken:
+        if connection.broken and not was_closed(connection):
             raise _lost(message) from error
         if isinstance(error, MessageError):
             raise
@@ -85,12 +74,14 @@ def call(
     if _copies != copies:
         _end_fork(None)
     expected = TransactionStatus.ACTIVE if awaits_answers(connection) else TransactionStatus.INTRANS
-    if connection.pgconn.transaction_status == expected:  # as it should be
+    pgconn = connection.pgconn
+    # As it should be.
+    if pgconn.transaction_status == expected and pgconn.pipeline_status == PipelineStatus.OFF:
         if not _looks_open(connection):
             _end_without_descriptor(connection, [message])
         return events
     problem = _problem(connection)
-    if connection.broken:
+    if connection.broken and not was_closed(connection):
         raise _lost(message)
     if problem is not None:
         raise HandlerError(f"The handler of {message} {problem}")
@@ -105,17 +96,6 @@ async def await_call(
     """Return the events that the async handler of a message returns.
 
     It has no connection, so there is nothing to leave as it was. Other handlers run meanwhile.
-
-    Args:
-        message: the message that is handled.
-        handler: calls the handler and takes the events from what it returns.
-        loop: the event loop, which may be cancelling its calls.
-
-    Raises:
-        Reject: the handler rejected its command.
-        HandlerRaisedError: the handler raised otherwise.
-        CancelledError: the call was cancelled.
-        HandlerError: it returned what is no event.
     """
     copies = _copies
     try:
@@ -149,10 +129,6 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
 
     That is a fork of the process that entered it, or a process without the descriptor of its
     connection.
-
-    Args:
-        connection: in the transaction of the batch.
-        messages: those that the block is for.
     """
     copies = _copies
     _files[id(connection)] = _file(connection.pgconn.socket)
@@ -201,6 +177,9 @@ _FAILED = (
     "went on after a statement that failed, so the transaction cannot be committed; execute what "
     "may fail in `with context.connection.transaction():`"
 )
+_IN_PIPELINE = (
+    "left the connection of its batch in a pipeline; leave pipeline mode before it returns"
+)
 _PROBLEMS = {
     TransactionStatus.INERROR: _FAILED,
     TransactionStatus.IDLE: "ended the transaction of its batch; leave COMMIT and ROLLBACK to the "
@@ -214,12 +193,16 @@ _PROBLEMS = {
 def _problem(connection: Connection[Any]) -> str | None:
     """Return what is wrong with the transaction that a handler left, if anything is."""
     status = connection.info.transaction_status
-    if status is TransactionStatus.ACTIVE:
-        if awaits_answers(connection):  # it could do nothing to it
-            return None
+    if status is TransactionStatus.ACTIVE and awaits_answers(connection):
+        return None  # it could do nothing to it
+    in_pipeline = connection.pgconn.pipeline_status != PipelineStatus.OFF
+    if status is TransactionStatus.ACTIVE or in_pipeline:
         # It could not even be rolled back.
         connection.close()
-    return _PROBLEMS.get(status)
+    if connection.closed:
+        # What reads an answer holds the lock, for ever if it is left so.
+        connection.lock = threading.Lock()
+    return _IN_PIPELINE if in_pipeline else _PROBLEMS.get(status)
 
 
 _OPEN = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)

@@ -8,11 +8,11 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation.context import Context
+from consumers.calls.lending import LendingContext
 from reservation.postgres.error_translation import translated
 
 
-class UndoableContext(Context):
+class UndoableContext(LendingContext):
     """The context of a handler whose message may be tried again later."""
 
     __slots__ = ("_saved",)

@@ -5,6 +5,7 @@ from typing import Any
 
 from psycopg import Connection, sql
 
+from consumers.checking.entities import findings_of_entities
 from consumers.checking.groups import findings_of_members, findings_of_positions
 from consumers.checking.messages import (
     checked_types,
@@ -15,12 +16,20 @@ from consumers.checking.messages import (
 )
 from consumers.checking.report import CheckReport, Finding, Kind
 from consumers.group.inspection.status import read_time
+from consumers.group.inspection.stored_positions import categories
+from consumers.group.inspection.unread import unread_categories
 from reservation.component import Component
 from reservation.inspection.sampling import use_indexes
 from reservation.inspection.snapshots import count_snapshots
 from reservation.inspection.tally import Tally
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
+from reservation.store.schema.category_lock import (
+    REMEDY,
+    REPLACED,
+    locks_category,
+    may_acquire,
+)
 from reservation.store.schema.missing_rights import known_roles, may_see_senders
 
 # How many messages of each category are looked at, where no other number is asked for.
@@ -40,19 +49,6 @@ def check(
     """Compare a declaration with a store.
 
     The number of statements depends on the number of categories alone, and their work is bounded.
-
-    Args:
-        connection: of a role that may read messages and the schema ``reservation``, such as an
-            auditor; not in a transaction.
-        component: the declaration.
-        app: its app path, for commands to run.
-        sample: how many messages of each category to look at, at least 1.
-        tallies: what was found of all messages, by category; None to look at a sample.
-        snapshot: the name of an exported snapshot that these are of; None to take a new one.
-        began: called with what is looked at next.
-
-    Raises:
-        StoreError: the database refuses, or is away.
     """
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -72,7 +68,10 @@ def check(
             *findings_of_positions(connection, component, app),
             *findings_of_members(connection, component),
             *_snapshots(connection, component),
+            *_unread(connection, component),
+            *findings_of_entities(connection, component),
             *_rights(connection),
+            *_locks(connection),
         ]
     return CheckReport(
         component=component.name,
@@ -101,6 +100,19 @@ def _snapshots(connection: Connection[Any], component: Component[Any]) -> Iterat
     )
 
 
+def _unread(connection: Connection[Any], component: Component[Any]) -> Iterator[Finding]:
+    for one in unread_categories(connection, categories(component)):
+        yield Finding(
+            Kind.UNREAD,
+            "note",
+            one.category,
+            None,
+            one.messages,
+            str(one),
+            "correct the name if a sender misspelled it; otherwise start its consumer",
+        )
+
+
 def _rights(connection: Connection[Any]) -> Iterator[Finding]:
     for role in known_roles(connection):
         if not role.lacks:
@@ -125,3 +137,12 @@ def _rights(connection: Connection[Any]) -> Iterator[Finding]:
             "may not see which roles are senders, so their rights were not looked at",
             "check as an auditor",
         )
+
+
+def _locks(connection: Connection[Any]) -> Iterator[Finding]:
+    name = "message_store.acquire_lock"
+    if not may_acquire(connection):
+        text = f"{printable(connection.info.user)} may not call it, so it was not looked at"
+        yield Finding(Kind.LOCKS, "note", None, name, None, text, "check as the owner of the store")
+    elif not locks_category(connection):
+        yield Finding(Kind.LOCKS, "finding", None, name, None, REPLACED, REMEDY)

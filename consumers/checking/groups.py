@@ -7,26 +7,19 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.checking.report import Finding, Kind
-from consumers.group.compatibility import GUIDE, compare, living_members
+from consumers.group.compatibility import GUIDE, living_differences
 from consumers.group.inspection.status import PartitionStatus, of_stored
 from consumers.group.inspection.stored_positions import StoredPosition, categories, read_positions
 from reservation.component import Component
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order, check_waiting
-from reservation.messages.message import printable
 
 
 def findings_of_positions(
     connection: Connection[Any], component: Component[Any], app: str
 ) -> Iterator[Finding]:
-    """Give positions and partitions that do not fit, also those of categories no longer read.
-
-    Args:
-        connection: of a role that may read positions and messages.
-        component: whose consumers.
-        app: its app path, for commands to run.
-    """
+    """Give positions and partitions that do not fit, also those of categories no longer read."""
     groups: dict[str, list[StoredPosition]] = defaultdict(list)
     for stored in read_positions(connection):
         if stored.consumer == component.name:
@@ -82,7 +75,9 @@ def _left(
         left,
         f"{component.name} consumed it and no longer declares it"
         + (f"; {more}{left:,} messages in it are not handled" if left or more else ""),
-        "run the former declaration until they are handled" if left or more else "nothing",
+        "run the former declaration until they are handled"
+        if left or more
+        else f"run `reservation retire {component.name} --category {category} --apply`",
     )
 
 
@@ -104,9 +99,9 @@ def _out_of_order(
 def findings_of_members(
     connection: Connection[Any], component: Component[Any]
 ) -> Iterator[Finding]:
-    """Give the living members that do not fit the declaration, or may not."""
-    found = compare(ProcessDeclaration.of(component), living_members(connection, component.name))
-    for process, difference in found.unfit:
+    """Give the living members that do not fit the declaration."""
+    mine = ProcessDeclaration.of(component)
+    for process, difference in living_differences(connection, component.name, mine):
         yield Finding(
             Kind.MEMBERS,
             "finding",
@@ -115,34 +110,4 @@ def findings_of_members(
             None,
             difference.text,
             f"{difference.action}; or stop that process first; see {GUIDE}",
-        )
-    for process in found.unknown:
-        yield Finding(
-            Kind.MEMBERS,
-            "note",
-            None,
-            process,
-            None,
-            "a member that stores no declaration, so it is not known whether it fits",
-            f"stop it first if a key, entity= or a name of a type has changed; see {GUIDE}",
-        )
-    for process, types in found.unread.items():
-        yield Finding(
-            Kind.MEMBERS,
-            "note",
-            None,
-            process,
-            None,
-            f"does not read {', '.join(map(printable, types))}",
-            "let senders send them once that process has stopped",
-        )
-    for process, types in found.undeclared.items():
-        yield Finding(
-            Kind.MEMBERS,
-            "finding",
-            None,
-            process,
-            None,
-            f"reads {', '.join(map(printable, types))}, neither declared nor ignored here",
-            "name former names with was=, keep their handlers, or ignore them",
         )

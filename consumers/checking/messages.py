@@ -8,6 +8,7 @@ from psycopg import Connection
 
 from consumers.checking.report import CheckedType, FieldCount, Finding, Kind
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import ReservationError
 from reservation.inspection.sampling import CategoryCount, messages_at, sample
 from reservation.inspection.tally import (
@@ -28,13 +29,7 @@ MOST_NAMED = 50
 def sampled(
     connection: Connection[Any], component: Component[Any], size: int
 ) -> dict[str, tuple[CategoryCount, Tally]]:
-    """Return what a sample of each category shows, and how many messages there are.
-
-    Args:
-        connection: in a transaction in which `use_indexes` was called.
-        component: whose declaration the messages are compared with.
-        size: how many messages of each category to look at.
-    """
+    """Return what a sample of each category shows, and how many messages there are."""
     found = {}
     for category in declared_categories(component):
         chosen = sample(connection, category, size)
@@ -86,7 +81,10 @@ def checked_types(
                     _fields({} if one is None else one.added),
                 )
             )
-        others = tally.others + sum(count.of_type(name, shares) for name in left_out)
+        if count.exact:
+            others = count.messages - sum(count.of_type(name, shares) for name in names - left_out)
+        else:
+            others = tally.others + sum(count.of_type(name, shares) for name in left_out)
         if others:
             looked_at = tally.others + sum(shares[name] for name in left_out)
             types.append(
@@ -156,7 +154,7 @@ def findings_of_names(
 
 
 def _advice(component: Component[Any], message: StoredMessage) -> str:
-    declared = component.reservations[message.type]
+    declared = declarations(component).own.reservations[message.type]
     try:
         command = component.decode(message)
         return advice(component, declared, command, message)
@@ -167,16 +165,16 @@ def _advice(component: Component[Any], message: StoredMessage) -> str:
 def _declare(component: Component[Any], one: CheckedType) -> str:
     what = {
         Role.COMMANDS: "a handler",
-        Role.RESERVATIONS: "its reservation",
+        Role.RESERVATIONS: "a handler with key=",
         Role.EVENTS: "a projector",
-        Role.SUBSCRIBED: "a subscription",
+        Role.SUBSCRIBED: "a handler with category=",
     }[one.role]
     if one.type is None:
         return f"declare {what} for each, or ignore it"
     name = printable(one.type)
     return (
-        f"declare {what}, name it as a former name with was={name!r}, or let it pass with "
-        f"{component.name}.ignore({name!r})"
+        f"declare {what}, or a former name with {component.name}.message(…, was={name!r}), or let "
+        f"it pass with {component.name}.ignore({name!r})"
     )
 
 

@@ -21,7 +21,10 @@ class Kind(StrEnum):
     MEMBERS = "members"
     SNAPSHOTS = "snapshots"
     RIGHTS = "rights"
+    LOCKS = "locks"
     FIELDS = "fields"
+    UNREAD = "unread"
+    ENTITIES = "entities"
 
 
 Severity = Literal["finding", "note"]
@@ -35,8 +38,8 @@ class Finding:
         kind: what it is about.
         severity: "finding" if it needs attention before the deployment, "note" if not.
         category: the category; None if it is about none.
-        name: the type, process or role; None if it is about none.
-        count: how many messages, or snapshots, are concerned; None if that is not counted.
+        name: the type, process, role or stream; None if it is about none.
+        count: how many messages, snapshots or events are concerned; None if that is not counted.
         text: what is found.
         action: what to do.
     """

@@ -17,17 +17,19 @@ from consumers.dead_letters.letters import DeadLetters
 from consumers.dead_letters.stored_letters import (
     OPEN,
     Content,
+    Correction,
     LetterError,
     Raised,
     Selection,
     StateChange,
-    StoredCorrection,
     StoredLetter,
 )
+from reservation.messages.message import json_to_show
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.dead_letters")
+_SEARCH = load_queries("consumers.dead_letters", "search.sql")
 
 
 def find(
@@ -37,14 +39,7 @@ def find(
     states: Collection[str] | None = OPEN,
     global_positions: Collection[int] | None = None,
 ) -> list[StoredLetter]:
-    """Return letters in the order of consumer, category and log.
-
-    Args:
-        connection: to the store.
-        selection: which.
-        states: only those in these states; None for all.
-        global_positions: only those of these messages; None for all.
-    """
+    """Return letters in the order of consumer, category and log."""
     values = {
         "consumer": selection.consumer,
         "category": selection.category,
@@ -58,13 +53,7 @@ def find(
 def fetch(
     connection: Connection[Any], rows: sql.Composable, values: Mapping[str, Any]
 ) -> list[StoredLetter]:
-    """Return letters in the order of consumer, category and log.
-
-    Args:
-        connection: to the store.
-        rows: a query in brackets that gives their rows of the table.
-        values: its parameters.
-    """
+    """Return letters in the order of consumer, category and log."""
     of_rows = sql.SQL(_QUERIES["letters"].decode()).format(letters=rows)
     with translated():
         found = connection.execute(of_rows, values).fetchall()
@@ -74,11 +63,7 @@ def fetch(
 def find_each(
     connection: Connection[Any], selection: Selection, global_positions: Iterable[int]
 ) -> list[StoredLetter]:
-    """Return exactly one letter for each global position.
-
-    Raises:
-        LetterError: there is none, or several consumers have one.
-    """
+    """Return exactly one letter for each global position."""
     wanted = list(dict.fromkeys(global_positions))
     found = find(connection, selection, states=None, global_positions=wanted)
     by_position: dict[int, list[StoredLetter]] = {position: [] for position in wanted}
@@ -99,6 +84,20 @@ def find_each(
     return [letters[0] for letters in by_position.values()]
 
 
+def stranded(connection: Connection[Any], selection: Selection) -> list[StoredLetter]:
+    """Return the letters that are parked with nothing open before them."""
+    with translated():
+        names = connection.execute(_SEARCH["consumers"]).fetchall()
+    rows = sql.SQL(_QUERIES["stranded"].decode())
+    return [
+        letter
+        for consumer, category in names
+        if selection.consumer in (None, consumer) and selection.category in (None, category)
+        for letter in fetch(connection, rows, {"consumer": consumer, "category": category})
+        if selection.entity in (None, letter.entity)
+    ]
+
+
 def content(connection: Connection[Any], letter: StoredLetter) -> Content | None:
     """Return what the store holds of a letter's message; None if it is no longer there."""
     with translated():
@@ -106,7 +105,10 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
             _QUERIES["message"],
             {"global_position": letter.global_position, "message_id": letter.message_id},
         ).fetchall()
-    return Content(*rows[0]) if rows else None
+    if not rows:
+        return None
+    data, metadata, *rest = rows[0]
+    return Content(json_to_show(data), json_to_show(metadata), *rest)
 
 
 def raised(connection: Connection[Any], letter: StoredLetter) -> Raised:
@@ -121,17 +123,16 @@ def raised(connection: Connection[Any], letter: StoredLetter) -> Raised:
     return Raised(*rows[0]) if rows else Raised()
 
 
-def corrections(connection: Connection[Any], letter: StoredLetter) -> list[StoredCorrection]:
-    """Return the corrections of a letter's message, the first one first."""
+def correction(connection: Connection[Any], letter: StoredLetter) -> Correction | None:
+    """Return the data that a letter was given; None if it was given none."""
     values = {
         "consumer": letter.consumer,
         "category": letter.category,
         "global_position": letter.global_position,
-        "message_id": letter.message_id,
     }
     with translated():
-        rows = connection.execute(_QUERIES["corrections"], values).fetchall()
-    return [StoredCorrection(*row) for row in rows]
+        rows = connection.execute(_QUERIES["correction"], values).fetchall()
+    return Correction(*rows[0]) if rows else None
 
 
 def retry(
@@ -140,43 +141,21 @@ def retry(
     global_positions: Collection[int],
     request: Request | None = None,
 ) -> StateChange:
-    """Request that dead letters are handled again, and then those that are parked behind them.
-
-    Args:
-        connection: in autocommit.
-        selection: which consumer's and category's; and if no global positions are given, which
-            entity's.
-        global_positions: which; if none, all that are dead, but conflicts, which stay as they are.
-        request: why, and who asked; None for no reason.
-
-    Raises:
-        LetterError: one of them is not dead, or is one that retrying cannot help.
-    """
+    """Request that dead letters are handled again, and then those that are parked behind them."""
     with locked(connection):
-        if global_positions:
-            letters = find_each(connection, selection, global_positions)
-        else:
-            letters = [
-                letter
-                for letter in find(connection, selection, states=["dead"])
-                if letter.reason != Reason.CONFLICT
-            ]
+        letters = find_each(connection, selection, global_positions)
         return retry_letters(connection, letters, request or Request())
 
 
 def retry_letters(
     connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
 ) -> StateChange:
-    """The same for letters as they are, while they are `locked`; those to be retried already stay.
-
-    Raises:
-        LetterError: one of them is not dead, or is one that retrying cannot help.
-    """
+    """The same for letters as they are, while `locked`; those to be retried already stay."""
     for letter in letters:
         _check_retry(letter)
-    dead = [letter for letter in letters if letter.state == "dead"]
-    history.record(connection, dead, "retry", request)
-    return _change(connection, dead, "retry")
+    called = [letter for letter in letters if letter.state == "dead" or letter.is_stranded]
+    history.record(connection, called, "retry", request)
+    return _change(connection, called, "retry")
 
 
 def discard(
@@ -185,17 +164,7 @@ def discard(
     global_positions: Collection[int],
     request: Request | None = None,
 ) -> StateChange:
-    """Discard letters; those that are parked behind them are handled.
-
-    Args:
-        connection: in autocommit.
-        selection: which consumer's and category's.
-        global_positions: which.
-        request: why, and who asked; None for no reason.
-
-    Raises:
-        LetterError: one of them is not there, or was handled or discarded.
-    """
+    """Discard letters; those that are parked behind them are handled."""
     with locked(connection):
         letters = find_each(connection, selection, global_positions)
         return discard_letters(connection, letters, request or Request())
@@ -204,11 +173,7 @@ def discard(
 def discard_letters(
     connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
 ) -> StateChange:
-    """The same for letters as they are, while they are `locked`.
-
-    Raises:
-        LetterError: one of them was handled or discarded.
-    """
+    """The same for letters as they are, while they are `locked`."""
     for letter in letters:
         if letter.state not in OPEN:
             raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
@@ -222,11 +187,7 @@ def discard_letters(
 
 @contextmanager
 def locked(connection: Connection[Any]) -> Iterator[None]:
-    """Keep consumers, and other people, from changing letters for the length of a transaction.
-
-    Args:
-        connection: in autocommit.
-    """
+    """Keep consumers, and other people, from changing letters for the length of a transaction."""
     with translated(), connection.transaction():
         connection.execute(_QUERIES["lock_letters"])
         yield
@@ -238,19 +199,14 @@ def _check_retry(letter: StoredLetter) -> None:
             f"{letter} is a conflict: another command with its key was first, so a retry cannot "
             f"help; discard it once its sender knows"
         )
-    check_not_parked(letter, "retry")
+    if not letter.is_stranded:
+        check_not_parked(letter, "retry")
 
 
 def check_not_parked(letter: StoredLetter, action: str) -> None:
-    """Make sure that a letter is open, and the first of its line.
-
-    Args:
-        letter: the letter.
-        action: what is to be done with it, for the error.
-
-    Raises:
-        LetterError: it waits behind another one, or was handled or discarded.
-    """
+    """Make sure that a letter is open, and the first of its line."""
+    if letter.is_stranded:
+        raise LetterError(f"{letter} is parked, and nothing is before it; retry it first")
     if letter.state == "parked":
         raise LetterError(
             f"{letter} is parked behind global position {letter.behind}; {action} or discard that "

@@ -1,7 +1,7 @@
-"""Looking up corrections: the content with which messages are handled in the place of their own.
+"""Looking up corrections: the data with which messages are handled in the place of their own.
 
-A correction belongs to one message, whenever that is handled: as a dead letter, or when it is read
-again after the position was set back. Messages beyond the last letter have no correction, so none
+The dead letter of a message keeps it, for whenever the message is handled: as a letter, or when it
+is read again after the position was set back. Messages beyond the last letter have none, so nothing
 is looked up where nothing has failed.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 from psycopg import Connection
-from psycopg.types.json import Jsonb
 
 from consumers.group.positions import Positions
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
+from reservation.postgres.json_parameter import json_parameter
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.dead_letters", "corrections.sql")
@@ -24,14 +24,6 @@ class Corrections:
     """The corrections of the messages of one consumer's category."""
 
     def __init__(self, consumer: str, category: str, volatile: Mapping[str, Sequence[str]]) -> None:
-        """Prepare.
-
-        Args:
-            consumer: the component's name.
-            category: the category that is read.
-            volatile: by the types of the commands in the category that have reissues, the JSON
-                fields in which a reissue may differ.
-        """
         self._names = {"consumer": consumer, "category": category}
         self._volatile = volatile
         self._known: object = None  # the claims that `_until` is of
@@ -43,14 +35,6 @@ class Corrections:
         """Return the corrected data of those messages that have a correction.
 
         Where there may be any, no correction is written until the transaction ends.
-
-        Args:
-            connection: in the transaction that handles the messages.
-            positions: what is held of the category.
-            messages: in the order of the log.
-
-        Returns:
-            By global position, the JSON text.
         """
         if self._known != positions.claims:
             rows = self._query(connection, "until", {})
@@ -83,16 +67,9 @@ class Corrections:
 
         A sender may send the original again, although it cannot be decoded. What was corrected once
         is corrected in the same way.
-
-        Args:
-            connection: in the transaction that handles the messages.
-            messages: some that may be reissues.
-
-        Returns:
-            By global position, the JSON text.
         """
         positions = [message.global_position for message in messages if self.has_reissues(message)]
-        values = {"global_positions": positions, "volatile": Jsonb(self._volatile)}
+        values = {"global_positions": positions, "volatile": json_parameter(self._volatile)}
         return dict(self._query(connection, "of_reissues", values))
 
     def _query(
@@ -115,13 +92,6 @@ class CorrectedReissues:
         connection: Connection[Any],
         messages: Sequence[StoredMessage],
     ) -> None:
-        """Prepare.
-
-        Args:
-            corrections: those of the messages' category.
-            connection: in the transaction that handles the messages.
-            messages: the batch.
-        """
         self._corrections = corrections
         self._connection = connection
         self._messages = messages
@@ -138,26 +108,6 @@ class CorrectedReissues:
         if data is not None:
             self.found[message.global_position] = data
         return data
-
-
-def applied(
-    messages: Sequence[StoredMessage],
-    key_streams: Sequence[str | None],
-    corrected: Mapping[int, str],
-) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
-    """Return messages with their corrected data, and the streams that the server took keys for.
-
-    The key of a message that has been corrected is taken from the correction.
-    """
-    if not corrected:
-        return messages, key_streams
-    pairs = [
-        (message, key_stream)
-        if message.global_position not in corrected
-        else (with_data(message, corrected[message.global_position]), None)
-        for message, key_stream in zip(messages, key_streams, strict=True)
-    ]
-    return [message for message, _ in pairs], [key_stream for _, key_stream in pairs]
 
 
 def with_data(message: StoredMessage, data: str) -> StoredMessage:

@@ -10,7 +10,7 @@ from pathlib import Path
 from consumers.dead_letters.error_text import text_of, traceback_of
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from reservation.effects import faults
-from reservation.effects.faults import RaisedByHandlerError
+from reservation.effects.faults import RaisedByHandlerError, TakenIdError
 from reservation.errors import (
     DecodeError,
     EncodeError,
@@ -76,6 +76,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     CONFLICT = "conflict"
     WRITE = "write"
+    ID_TAKEN = "id_taken"
     PROCESS_DIED = "process_died"
     PARKED = "parked"
 
@@ -84,6 +85,7 @@ class Reason(StrEnum):
 _REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
     (DecodeError, Reason.UNDECODABLE),
     (EncodeError, Reason.WRITE),
+    (TakenIdError, Reason.ID_TAKEN),
     (UnknownTypeError, Reason.UNKNOWN_TYPE),
     (UnknownEventError, Reason.UNKNOWN_EVENT),
     (IdempotenceKeyError, Reason.KEY),
@@ -99,6 +101,7 @@ _PERMANENT = (
     Reason.UNKNOWN_EVENT,
     Reason.KEY,
     Reason.EXPIRED,
+    Reason.ID_TAKEN,
 )
 
 

@@ -21,7 +21,7 @@ _QUERIES = load_queries("consumers.dead_letters", "history.sql")
 # How many decisions about one letter are shown; it takes a person a while to make more.
 _SHOWN = 100
 
-Decision = Literal["retry", "correct", "discard"]
+Decision = Literal["retry", "discard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class LetterDecision:
     """What somebody decided about a letter.
 
     Attributes:
-        decision: retry, correct or discard.
+        decision: retry, discard, or correct: a retry with other data.
         former_state: the letter's state before.
         reason: why; None where none was given.
         on_behalf_of: who asked, as the program says that was connected; None where it says nothing.
@@ -65,7 +65,7 @@ class Done:
     """What a request has done.
 
     Attributes:
-        decision: retry, correct or discard.
+        decision: retry, discard, or correct: a retry with other data.
         letters: about how many letters.
         consumer, category, global_position: of one of them; the only one, if it was one.
     """
@@ -83,17 +83,7 @@ def record(
     decision: Decision,
     request: Request,
 ) -> None:
-    """Keep what is decided about letters, in the transaction that changes their states.
-
-    Args:
-        connection: in that transaction.
-        letters: as they were before.
-        decision: what is done with them.
-        request: why, and who asked.
-
-    Raises:
-        MissingRightError: the role may not.
-    """
+    """Keep what is decided about letters, in the transaction that changes their states."""
     if not letters:
         return
     values = {

@@ -5,9 +5,14 @@ form a line, in the order of the log: the first is dead or about to be retried, 
 parked behind it. Only the holder of their partition adds letters and handles them. People only
 change states (`consumers.dead_letters.administration`). A lock keeps the two from doing so at the
 same time.
+
+The letters of a line may be in partitions of several holders. Each of them calls the next letter in
+the transaction that ends one, where it does not see what the others have not committed. So it looks
+again after its commit (`DeadLetters.look_again`): of two that commit at the same time, the later
+one sees both. What is left of one that was killed in between is found by `DeadLetters.stranded`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +22,12 @@ from consumers.dead_letters.failure import Failure, Letter
 from consumers.runtime.session import process_name
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.json_parameter import json_parameter
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.dead_letters")
+_QUERIES["stranded_entities"] = b"SELECT entity FROM " + _QUERIES["stranded"] + b" AS stranded"
 
 
 class LettersChanged(Exception):
@@ -36,10 +44,13 @@ class DueLetter:
         attempts: how often it was tried since the retry was requested, or ever if it has waited
             for its next attempt.
         partition: that of the message.
-        correction: the global position of the message's last correction; None if it has none.
-        message: the message, with the data of that correction; None if it is no longer in the
-            store.
+        correction: what distinguishes the data that it was given from others; None if it was given
+            none.
+        data: that data, as JSON.
+        message: the message, as it was sent; None if it is no longer in the store.
         earlier: how many of the attempts were made before it began to wait.
+        lined_up: how many letters were found with it, those included that are left for the next
+            time because of the bytes of the messages.
     """
 
     global_position: int
@@ -47,8 +58,10 @@ class DueLetter:
     attempts: int
     partition: int
     correction: int | None
+    data: str | None
     message: StoredMessage | None
     earlier: int = 0
+    lined_up: int = 1
 
     @property
     def described(self) -> str:
@@ -79,33 +92,22 @@ class DeadLetters:
     """The dead letters of one consumer's category."""
 
     def __init__(self, consumer: str, category: str) -> None:
-        """Prepare.
-
-        Args:
-            consumer: the component's name.
-            category: the category that is read.
-        """
         self._names = {"consumer": consumer, "category": category, "process": process_name()}
 
     def blocked(
         self, connection: Connection[Any], partitions: Collection[int], size: int
     ) -> set[str]:
-        """Return the entities that have open letters.
-
-        Args:
-            connection: to read on.
-            partitions: those to look at.
-            size: how many partitions the group has.
-        """
+        """Return the entities that have open letters."""
         rows = self._query(connection, "blocked", {"partitions": list(partitions), "size": size})
         return {row[0] for row in rows}
 
-    def record(self, connection: Connection[Any], letters: Sequence[Letter]) -> set[str]:
-        """Write the letters of a batch, in the transaction that passes their messages.
-
-        Returns:
-            The entities that are blocked by them.
-        """
+    def record(
+        self,
+        connection: Connection[Any],
+        letters: Sequence[Letter],
+        key_fields: Callable[[str], Sequence[str] | None] = lambda _: None,
+    ) -> set[str]:
+        """Write the letters of a batch, in the transaction that passes their messages."""
         self._query(connection, "watch")
         columns: dict[str, list[Any]] = {  # Any: what the column takes
             "global_positions": [letter.message.global_position for letter in letters],
@@ -120,54 +122,61 @@ class DeadLetters:
             "attempts": [letter.attempts for letter in letters],
             "waits": [letter.failure.wait for letter in letters],
         }
-        self._run(connection, "record", columns)
+        fields = {letter.message.type: key_fields(letter.message.type) for letter in letters}
+        self._run(connection, "record", {**columns, "key_fields": json_parameter(fields)})
         return self.call_next(connection, {letter.entity for letter in letters if letter.entity})
 
     def call_next(self, connection: Connection[Any], entities: Collection[str]) -> set[str]:
-        """Mark the first open letter of each entity to be handled next, unless it is dead.
-
-        Returns:
-            Those of the entities that have open letters.
-        """
+        """Mark the first open letter of each entity to be handled next, unless it is dead."""
         if not entities:
             return set()
         rows = self._query(connection, "call_next", {"entities": sorted(entities)})
         return {row[0] for row in rows}
 
+    def look_again(self, connection: Connection[Any], entities: Collection[str]) -> set[str]:
+        """Do the same in a transaction of its own, once others see what was done with letters."""
+        if not entities:
+            return set()
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            self._query(connection, "watch")
+            return self.call_next(connection, entities)
+
+    def stranded(self, connection: Connection[Any]) -> set[str]:
+        """Return the entities whose first open letter is parked, so that nobody handles it."""
+        rows = self._query(connection, "stranded_entities")
+        return {row[0] for row in rows}
+
+    @property
+    def has_open(self) -> Request:
+        """What tells whether there may be a letter behind which messages wait."""
+        return Request(_QUERIES["has_open"], self._names)
+
+    def heads(self, connection: Connection[Any], entities: Collection[str]) -> dict[str, int]:
+        """Return where the first open letter of each entity is, of those that have any."""
+        return dict(self._query(connection, "heads", {"entities": sorted(entities)}))
+
     def line_up(
         self, connection: Connection[Any], partitions: Collection[int], size: int, limit: int
     ) -> list[DueLetter]:
-        """Return the letters that are to be handled, in the order of the log.
-
-        Args:
-            connection: to read on.
-            partitions: those to look at.
-            size: how many partitions the group has.
-            limit: how many to return at most.
-        """
+        """Return the letters that are to be handled, in the order of the log."""
         rows = self._query(
             connection,
             "line_up",
             {"partitions": list(partitions), "size": size, "limit": limit},
         )
         letters = []
-        for position, entity, attempts, earlier, partition, correction, *message in rows:
+        for position, entity, attempts, earlier, partition, lined_up, *row in rows:
+            correction, data, *message = row
             stored = None if message[0] is None else StoredMessage(*message)
-            letters.append(
-                DueLetter(position, entity, attempts, partition, correction, stored, earlier)
-            )
+            whose = position, entity, attempts, partition
+            letters.append(DueLetter(*whose, correction, data, stored, earlier, lined_up))
         return letters
 
     def next_attempt(
         self, connection: Connection[Any], partitions: Collection[int], size: int
     ) -> float | None:
-        """Return the seconds until the next attempt at any letter, 0 if it is due; None for none.
-
-        Args:
-            connection: to read on.
-            partitions: those to look at.
-            size: how many partitions the group has.
-        """
+        """Return the seconds until the next attempt at a letter, 0 if it is due; None for none."""
         values = {"partitions": list(partitions), "size": size}
         ((seconds,),) = self._query(connection, "next_attempt", values)
         return None if seconds is None else max(float(seconds), 0.0)
@@ -179,11 +188,7 @@ class DeadLetters:
         return int(number)
 
     def attempt(self, connection: Connection[Any], letter: DueLetter) -> int:
-        """Count an attempt to handle a letter by itself, before it begins; return the count.
-
-        Raises:
-            LettersChanged: it is no longer to be retried.
-        """
+        """Count an attempt to handle a letter by itself, before it begins; return the count."""
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
             self._query(connection, "watch")
@@ -199,37 +204,14 @@ class DeadLetters:
             self._query(connection, "watch")
             self._run(connection, "take_back", {"global_position": letter.global_position})
 
-    def watch(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
-        """Keep letters as they are until the transaction ends.
-
-        Raises:
-            LettersChanged: some of them are no longer to be retried, or were corrected meanwhile.
-        """
-        self._query(connection, "watch")
-        ((number,),) = self._query(connection, "unchanged", _read_as(letters))
-        if number != len(letters):
-            raise LettersChanged
-
     def mark_handled(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
-        """Mark letters as handled, in the transaction that writes their effects.
-
-        Raises:
-            LettersChanged: some of them are no longer to be retried, or were corrected meanwhile.
-        """
+        """Mark letters as handled, in the transaction that writes their effects."""
         self._query(connection, "watch")
         if self._run(connection, "mark_handled", _read_as(letters)) != len(letters):
             raise LettersChanged
 
     def bury_again(self, connection: Connection[Any], failed: Sequence[FailedLetter]) -> None:
-        """Mark letters dead again, or waiting for another attempt.
-
-        Args:
-            connection: in a transaction.
-            failed: the letters, and why each failed.
-
-        Raises:
-            LettersChanged: some are no longer to be retried, or were corrected meanwhile.
-        """
+        """Mark letters dead again, or waiting for another attempt."""
         self._query(connection, "watch")
         columns: dict[str, list[Any]] = {  # Any: what the column takes
             "global_positions": [one.letter.global_position for one in failed],
@@ -267,7 +249,7 @@ def _error_columns(failures: Sequence[Failure]) -> dict[str, list[str | None]]:
 
 
 def _read_as(letters: Sequence[DueLetter]) -> dict[str, Any]:
-    """Return the parameters that say which letters were read, and with which corrections."""
+    """Return the parameters that say which letters were read, and with which data."""
     return {
         "global_positions": [letter.global_position for letter in letters],
         "corrections": [letter.correction for letter in letters],

@@ -10,13 +10,15 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 INSERT INTO reservation.dead_letters AS known (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
   digest, attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text,
-  error_traceback
+  error_traceback, key_fields
 )
 SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
        CASE l.reason WHEN 'parked' THEN 'parked' ELSE 'dead' END, l.reason, l.error, l.digest,
        l.attempts, %(process)s, clock_timestamp() + make_interval(secs => l.wait),
        CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END,
-       l.error_type, l.error_place, l.error_text, l.error_traceback
+       l.error_type, l.error_place, l.error_text, l.error_traceback,
+       CASE jsonb_typeof(%(key_fields)s->l.type) WHEN 'array' THEN
+         ARRAY(SELECT jsonb_array_elements_text(%(key_fields)s->l.type)) END
 FROM unnest(
   %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
   %(types)s::text[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
@@ -28,10 +30,10 @@ ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
     entity = excluded.entity, state = excluded.state, reason = excluded.reason,
     error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
-    process = excluded.process, changed_at = now(), next_attempt_at = excluded.next_attempt_at,
+    process = excluded.process, changed_at = clock_timestamp(), next_attempt_at = excluded.next_attempt_at,
     earlier_attempts = excluded.earlier_attempts, error_type = excluded.error_type,
     error_place = excluded.error_place, error_text = excluded.error_text,
-    error_traceback = excluded.error_traceback
+    error_traceback = excluded.error_traceback, key_fields = excluded.key_fields
 WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
    OR known.message_id <> excluded.message_id
 
@@ -53,10 +55,37 @@ WITH heads AS (
   ) AS head
 ), called AS (
   UPDATE reservation.dead_letters d
-  SET state = 'retry', changed_at = now()
+  SET state = 'retry', changed_at = clock_timestamp()
   WHERE d.ctid = ANY (ARRAY(SELECT place FROM heads WHERE state = 'parked'))
 )
 SELECT entity FROM heads
+
+-- name: stranded
+-- The letters that are parked with nothing open before them, so that nobody handles them.
+(SELECT d.*
+FROM reservation.stranded_letters(%(consumer)s, %(category)s) AS s (global_position)
+CROSS JOIN LATERAL (
+  SELECT * FROM reservation.dead_letters d
+  WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+    AND d.global_position = s.global_position
+  LIMIT 1
+) AS d)
+
+-- name: has_open
+SELECT reservation.has_open_letter(%(consumer)s, %(category)s)
+
+-- name: heads
+-- Of each of some entities the place of its first open letter, in whichever partition that is.
+SELECT head.entity, head.global_position
+FROM unnest(%(entities)s::text[]) AS e (entity)
+CROSS JOIN LATERAL (
+  SELECT d.entity, d.global_position
+  FROM reservation.dead_letters d
+  WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
+    AND d.state IN ('dead', 'parked', 'retry')
+  ORDER BY d.global_position
+  LIMIT 1
+) AS head
 
 -- name: blocked
 SELECT DISTINCT entity
@@ -66,17 +95,19 @@ WHERE consumer = %(consumer)s AND category = %(category)s
   AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
 
 -- name: line_up
--- The letters to be handled: of each entity whose first open letter is to be retried, or has waited
--- for its next attempt until now, those up to the next one that is dead or waits. A message that has been corrected has the data of its last correction. One that is no
--- longer in the store has NULLs.
+-- The letters to be handled: of each entity that has a letter to be retried, or one that has waited for its next
+-- attempt until now, those up to the next one that is dead or waits. One in a partition that is not held holds
+-- them up as well, unless it is only parked: across partitions, messages have no order. A letter comes with
+-- the data that it was given. A message that is no longer in the store has NULLs. They end with the message that
+-- brings the bytes of data and metadata, as they are stored, to a megabyte.
 WITH due AS (
-  SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts
+  SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts, correction, data
   FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'retry'
     AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
   UNION ALL
   (
-    SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts
+    SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts, correction, data
     FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
       AND next_attempt_at <= statement_timestamp()
@@ -88,38 +119,51 @@ WITH due AS (
   SELECT * FROM due WHERE entity IS NULL
   UNION ALL
   SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name,
-         line.earlier_attempts
+         line.earlier_attempts, line.correction, line.data
   FROM (SELECT DISTINCT entity FROM due WHERE entity IS NOT NULL) AS e
   CROSS JOIN LATERAL (
     SELECT first.*,
-           bool_or(first.state = 'dead'
+           bool_or(NOT first.own OR first.state = 'dead'
                    AND (first.next_attempt_at <= statement_timestamp()) IS NOT TRUE)
              OVER (ORDER BY first.global_position) AS waits
     FROM (
-      SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state,
-             d.next_attempt_at, d.earlier_attempts
-      FROM reservation.dead_letters d
-      WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
-        AND d.state IN ('dead', 'parked', 'retry')
-        AND reservation.partition_of(d.stream_name, %(size)s) = ANY(%(partitions)s)
-      ORDER BY d.global_position
+      SELECT d.*
+      FROM (
+        SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state,
+               d.next_attempt_at, d.earlier_attempts, d.correction, d.data,
+               reservation.partition_of(d.stream_name, %(size)s) = ANY(%(partitions)s) AS own
+        FROM reservation.dead_letters d
+        WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
+          AND d.state IN ('dead', 'parked', 'retry')
+        ORDER BY d.global_position
+        OFFSET 0
+      ) AS d
+      WHERE d.own OR d.state <> 'parked'
       LIMIT %(limit)s
     ) AS first
   ) AS line
   WHERE NOT line.waits
 )
 SELECT l.global_position, l.entity, l.attempts, l.earlier_attempts,
-       reservation.partition_of(l.stream_name, %(size)s), k.correction,
-       m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-       coalesce(k.data, m.data)::varchar, m.metadata::varchar, m.time
-FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
-LEFT JOIN LATERAL (
-  SELECT * FROM message_store.messages
-  WHERE global_position = l.global_position AND id = l.message_id
-  LIMIT 1
-) AS m ON true
-LEFT JOIN LATERAL reservation.last_correction(
-  %(consumer)s, %(category)s, l.global_position, m.id) AS k ON true
+       reservation.partition_of(l.letter_stream, %(size)s), l.lined_up, l.correction, l.given::varchar,
+       l.id::varchar, l.stream_name::varchar, reservation.readable_type(l.type),
+       l.position, l.message_position, reservation.readable_text(l.data),
+       reservation.readable_text(l.metadata), reservation.readable_time(l.time)
+FROM (
+  SELECT l.global_position, l.entity, l.attempts, l.earlier_attempts, l.stream_name AS letter_stream,
+         l.correction, l.data AS given, m.id, m.stream_name, m.type, m.position,
+         m.global_position AS message_position, m.data, m.metadata, m.time, count(*) OVER () AS lined_up,
+         sum(coalesce(pg_column_size(l.data), 0) + coalesce(pg_column_size(m.data), 0)
+             + coalesce(pg_column_size(m.metadata), 0))
+           OVER (ORDER BY l.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
+  LEFT JOIN LATERAL (
+    SELECT * FROM message_store.messages
+    WHERE global_position = l.global_position AND id = l.message_id
+    LIMIT 1
+  ) AS m ON true
+) AS l
+WHERE coalesce(l.before, 0) < 1000000
 ORDER BY l.global_position
 
 -- name: next_attempt
@@ -144,7 +188,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
 
 -- name: attempt
 UPDATE reservation.dead_letters d
-SET attempts = attempts + 1, changed_at = now()
+SET attempts = attempts + 1, changed_at = clock_timestamp()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s
   AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
@@ -152,33 +196,10 @@ RETURNING attempts
 
 -- name: take_back
 UPDATE reservation.dead_letters d
-SET attempts = attempts - 1, changed_at = now()
+SET attempts = attempts - 1, changed_at = clock_timestamp()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND attempts > 0
   AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-
--- name: unchanged
--- How many of some letters are to be retried as what they were read as. Each is a step into the index,
--- because of its limit: in a join the planner may take all letters of the category for each.
-WITH found AS MATERIALIZED (
-  SELECT d.place, l.*
-  FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
-       AS l (global_position, correction)
-  CROSS JOIN LATERAL (
-    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
-    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-      AND d.global_position = l.global_position
-    LIMIT 1
-  ) AS d
-  WHERE (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-    AND NOT EXISTS (
-      SELECT FROM reservation.corrections k
-      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
-        AND k.global_position = l.global_position AND k.message_id = d.message_id
-        AND k.correction > coalesce(l.correction, 0)
-      OFFSET 0)
-)
-SELECT count(*) FROM found
 
 -- name: mark_handled
 -- Only as what they were handled as: a letter that has been corrected meanwhile stays. Each is found
@@ -188,21 +209,16 @@ WITH found AS MATERIALIZED (
   FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
        AS l (global_position, correction)
   CROSS JOIN LATERAL (
-    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
+    SELECT d.ctid AS place, d.state, d.next_attempt_at, d.correction FROM reservation.dead_letters d
     WHERE d.consumer = %(consumer)s AND d.category = %(category)s
       AND d.global_position = l.global_position
     LIMIT 1
   ) AS d
   WHERE (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-    AND NOT EXISTS (
-      SELECT FROM reservation.corrections k
-      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
-        AND k.global_position = l.global_position AND k.message_id = d.message_id
-        AND k.correction > coalesce(l.correction, 0)
-      OFFSET 0)
+    AND d.correction IS NOT DISTINCT FROM l.correction
 )
 UPDATE reservation.dead_letters d
-SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = found.correction
+SET state = 'handled', process = %(process)s, changed_at = clock_timestamp()
 FROM found
 WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = found.global_position
 
@@ -218,22 +234,17 @@ WITH found AS MATERIALIZED (
   ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
           error_place, error_text, error_traceback)
   CROSS JOIN LATERAL (
-    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
+    SELECT d.ctid AS place, d.state, d.next_attempt_at, d.correction FROM reservation.dead_letters d
     WHERE d.consumer = %(consumer)s AND d.category = %(category)s
       AND d.global_position = l.global_position
     LIMIT 1
   ) AS d
   WHERE (d.state IN ('parked', 'retry', 'handled') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-    AND NOT EXISTS (
-      SELECT FROM reservation.corrections k
-      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
-        AND k.global_position = l.global_position AND k.message_id = d.message_id
-        AND k.correction > coalesce(l.correction, 0)
-      OFFSET 0)
+    AND d.correction IS NOT DISTINCT FROM l.correction
 )
 UPDATE reservation.dead_letters d
 SET state = 'dead', entity = found.entity, reason = found.reason, error = found.error,
-    digest = found.digest, attempts = found.attempts, process = %(process)s, changed_at = now(),
+    digest = found.digest, attempts = found.attempts, process = %(process)s, changed_at = clock_timestamp(),
     next_attempt_at = clock_timestamp() + make_interval(secs => found.wait),
     earlier_attempts = CASE WHEN found.wait IS NULL THEN 0 ELSE found.attempts END,
     error_type = found.error_type, error_place = found.error_place,
@@ -248,6 +259,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
 -- All that is shown of letters, wherever they come from.
 SELECT d.consumer, d.category, d.global_position, d.message_id::text, d.stream_name, d.type, d.entity,
        d.state, d.reason, d.error, d.error_type, d.error_place, d.digest, d.attempts, d.process, d.created_at, d.changed_at,
+       d.correction IS NOT NULL,
        CASE WHEN d.state = 'dead' THEN d.next_attempt_at END,
        CASE WHEN d.state = 'parked' THEN (
          SELECT min(h.global_position)
@@ -275,12 +287,13 @@ WHERE consumer = %(consumer)s AND category = %(category)s AND entity = ANY(%(ent
 -- name: change_state
 UPDATE reservation.dead_letters
 SET state = %(state)s, attempts = CASE %(state)s WHEN 'retry' THEN 0 ELSE attempts END,
-    changed_at = now()
+    changed_at = clock_timestamp()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = ANY(%(global_positions)s)
 
 -- name: message
-SELECT m.data::text, m.metadata::text, m.time, m.position
+SELECT reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+       reservation.readable_time(m.time), m.position
 FROM message_store.messages m
 WHERE m.global_position = %(global_position)s AND m.id = %(message_id)s::uuid
 
@@ -291,10 +304,15 @@ FROM reservation.dead_letters d
 WHERE d.consumer = %(consumer)s AND d.category = %(category)s
   AND d.global_position = %(global_position)s
 
--- name: corrections
-SELECT m.global_position, m.data->>'sessionUser', m.time, m.data->>'reason', (m.data->'corrected')::text
-FROM reservation.corrections k
-JOIN message_store.messages m ON m.global_position = k.correction AND m.id = k.correction_id
-WHERE k.consumer = %(consumer)s AND k.category = %(category)s
-  AND k.global_position = %(global_position)s AND k.message_id = %(message_id)s::uuid
-ORDER BY k.correction
+-- name: correction
+-- The data that a letter was given, and who gave it, when and why.
+SELECT h.decided_by, h.on_behalf_of, h.decided_at, h.reason, d.data::text
+FROM reservation.dead_letters d
+JOIN reservation.letter_decisions h ON h.number = d.correction
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND d.global_position = %(global_position)s
+
+-- name: retry_with_data
+SELECT reservation.retry_with_data(
+  %(consumer)s, %(category)s, %(global_position)s, %(data)s::jsonb, %(reason)s, %(on_behalf_of)s,
+  %(request)s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -49,6 +50,8 @@ class Filter:
         digest: those of this fault.
         text: those whose error line has this text, in whichever case.
         states: those in one of these states.
+        other_than: those for any kind of fault but this one.
+        older_than: those that were written longer ago than this.
     """
 
     consumer: str | None = None
@@ -61,6 +64,8 @@ class Filter:
     digest: str | None = None
     text: str | None = None
     states: Sequence[str] | None = None
+    other_than: str | None = None
+    older_than: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +89,7 @@ def page(
     key: LetterKey | None = None,
     backward: bool = False,
 ) -> list[StoredLetter]:
-    """Return letters, the last of the log first, or those next to another one.
-
-    Args:
-        connection: to the store.
-        wanted: which letters.
-        limit: how many at most.
-        key: begin behind this letter; None for the last of the log.
-        backward: return those before that letter instead, those next to it first.
-    """
+    """Return letters, the last of the log first, or those next to another one."""
     values = {**_values(wanted), "limit": limit}
     name = "last"
     if key is not None:
@@ -113,17 +110,6 @@ def extent(connection: Connection[Any], wanted: Filter) -> Extent:
     with translated():
         ((count, last),) = connection.execute(query, _values(wanted)).fetchall()
     return Extent(count, last)
-
-
-def up_to(connection: Connection[Any], wanted: Filter, last: int) -> list[StoredLetter]:
-    """Return the letters that a filter picks out, in the order of consumer, category and log.
-
-    Args:
-        connection: to the store.
-        wanted: which letters.
-        last: the highest global position of them.
-    """
-    return _found(connection, "up_to", wanted, {**_values(wanted), "last": last})
 
 
 def by_keys(

@@ -58,6 +58,12 @@ strpos(lower(concat_ws(' ', d.error, d.error_type, d.error_place)), lower(%(text
 -- name: by_states
 d.state = ANY(%(states)s)
 
+-- name: by_other_than
+d.reason <> %(other_than)s
+
+-- name: by_older_than
+d.created_at < now() - %(older_than)s::interval
+
 -- name: by_any
 -- Nothing narrows them.
 true
@@ -83,6 +89,3 @@ SELECT consumer, category FROM names
 
 -- name: extent
 SELECT count(*), coalesce(max(d.global_position), 0) FROM reservation.dead_letters d WHERE {conditions}
-
--- name: up_to
-(SELECT d.* FROM reservation.dead_letters d WHERE {conditions} AND d.global_position <= %(last)s)

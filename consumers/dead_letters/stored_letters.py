@@ -30,13 +30,14 @@ class StoredLetter:
         reason: the kind of fault, or parked.
         error: what went wrong, without anything of the message's data.
         error_type: the class of the exception that the component's code raised; None if it raised
-            none, or a version that did not store it wrote the letter.
+            none.
         error_place: where in the component's own code it was raised, if there.
         digest: the same for the same fault.
         attempts: how often it was tried.
         process: host and id of the process that wrote it.
         created_at: when the consumer passed it.
         changed_at: when its state changed last.
+        corrected: whether it was given other data for its message to be handled with.
         next_attempt_at: of one that is dead, when it is tried again by itself; None if it is not.
         behind: of one that is parked, the global position of the first of its line.
     """
@@ -58,8 +59,14 @@ class StoredLetter:
     process: str
     created_at: datetime
     changed_at: datetime
+    corrected: bool
     next_attempt_at: datetime | None
     behind: int | None
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether it is parked although it is the first of its line."""
+        return self.state == "parked" and self.behind == self.global_position
 
     def __str__(self) -> str:
         """Name the letter in errors."""
@@ -102,15 +109,15 @@ class Content:
     """What the store holds of a letter's message.
 
     Attributes:
-        data: the payload, as JSON.
-        metadata: as JSON.
-        time: when it was written.
+        data: the payload, as JSON; a text that says so if it is too large to be read.
+        metadata: the same of the metadata.
+        time: when it was written; None if that cannot be read.
         position: in its stream.
     """
 
     data: str | None
     metadata: str | None
-    time: datetime
+    time: datetime | None
     position: int
 
 
@@ -128,19 +135,19 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCorrection:
-    """A correction of a letter's message.
+class Correction:
+    """The data that a letter was given for its message to be handled with, and who gave it.
 
     Attributes:
-        global_position: that of the correction.
-        session_user: who corrected it.
-        time: when, in UTC.
+        by: the database user.
+        on_behalf_of: who asked, as the program says that was connected; None where it says nothing.
+        at: when.
         reason: why.
-        corrected: the content that it was corrected to, as JSON.
+        data: the data, as JSON.
     """
 
-    global_position: int
-    session_user: str
-    time: datetime
+    by: str
+    on_behalf_of: str | None
+    at: datetime
     reason: str
-    corrected: str
+    data: str

@@ -6,7 +6,7 @@ entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Failure, Letter, Reason
@@ -35,6 +35,8 @@ class FailurePolicy:
             left is dead again, and no error.
         in_part: whether a batch may end before a message whose handler raised, and be committed
             without it.
+        looks: whether to look for open letters of the messages' entities in the store, because
+            some may be in partitions of others.
     """
 
     blocked: set[str] = field(default_factory=set)
@@ -42,6 +44,7 @@ class FailurePolicy:
     stop: bool = False
     again: Mapping[int, int] | None = None
     in_part: bool = False
+    looks: bool = False
 
     def gives_up(self, message: StoredMessage, reason: Reason) -> bool:
         """Return whether a message is given up for a reason."""
@@ -62,20 +65,13 @@ class Blocking:
 
     Attributes:
         policy: what applies.
-        failed: the entities that are blocked because a handler has failed, each with the global
-            position of its message.
+        failed: the entities that are blocked because a handler has failed, or because they have a
+            letter in another partition, each with the global position of that message.
     """
 
     def __init__(
         self, policy: FailurePolicy, decisions: Decisions, detail: ErrorDetail = PLACE_ONLY
     ) -> None:
-        """Prepare.
-
-        Args:
-            policy: what applies.
-            decisions: where the letters are collected and counted.
-            detail: what is kept of the exceptions.
-        """
         self.policy = policy
         self._detail = detail
         self.failed: dict[str, int] = {}
@@ -86,6 +82,11 @@ class Blocking:
     def anything_blocked(self) -> bool:
         """Whether messages may have to be parked; if not, their entities need not be known."""
         return bool(self.policy.blocked or self._blocked_here or self.policy.given_up)
+
+    @property
+    def letters(self) -> Sequence[Letter]:
+        """The letters of the batch so far."""
+        return self._decisions.letters
 
     def takes(self, message: StoredMessage, entity: str | None) -> bool:
         """Take a message if it must not be handled: it was given up, or its entity is blocked.
@@ -102,11 +103,7 @@ class Blocking:
         return True
 
     def fails(self, message: StoredMessage, entity: str | None, error: MessageError) -> None:
-        """Make a message a dead letter because of an error, unless that is to be raised.
-
-        Raises:
-            MessageError: the error, if another attempt may succeed or the policy is to stop.
-        """
+        """Make a message a dead letter because of an error, unless that is to be raised."""
         if self.takes(message, entity):
             return
         failure = Failure.of(error, self._detail)
@@ -122,17 +119,7 @@ class Blocking:
         error: MessageError,
         attempts: int = 1,
     ) -> bool:
-        """Set a message aside whose handler failed, unless its error is to be raised.
-
-        Args:
-            message: the message, of which nothing is left in the transaction.
-            entity: its entity; later messages of the batch wait behind it.
-            error: what its handler raised, with what is to follow.
-            attempts: how often it was tried now.
-
-        Returns:
-            Whether it is set aside: until its next attempt, or as a dead letter.
-        """
+        """Set a message aside whose handler failed, unless its error is to be raised."""
         failure = Failure.of(error, self._detail)
         if failure.wait is None and self.policy.stop and self.policy.again is None:
             return False
@@ -144,22 +131,21 @@ class Blocking:
     def was_tried(
         self, message: StoredMessage, entity: str | None, error: MessageError, attempts: int
     ) -> None:
-        """Note an attempt that failed, after which the message is tried again directly.
-
-        Args:
-            message: the message.
-            entity: its entity.
-            error: what its handler raised.
-            attempts: how often it was tried now.
-        """
+        """Note an attempt that failed, after which the message is tried again directly."""
         if self._detail.exceptions:
             failure = Failure.of(error, self._detail)
             number = self.policy.tried(message) + attempts
             self._decisions.tried.append(Letter(message, entity, failure, number))
 
+    def hold_up(self, heads: Mapping[str, int]) -> None:
+        """Note entities that have open letters, each with the global position of the first."""
+        self.failed.update(heads)
+        self.settle()
+
     def parks(self, message: StoredMessage, entity: str | None) -> bool:
-        """Park a message if the handler of an earlier one of its entity failed in this batch."""
-        if entity not in self.failed:
+        """Park a message if an earlier one of its entity failed in this batch, or is a letter."""
+        after = None if entity is None else self.failed.get(entity)
+        if after is None or message.global_position < after:
             return False
         self._add(Letter(message, entity, _PARKED))
         return True

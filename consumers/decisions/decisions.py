@@ -2,9 +2,11 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from consumers.dead_letters.failure import HandlerRaisedError, Letter, conflict
-from consumers.decisions.pending_outputs import PendingOutputs
+from reservation.component import Component
+from reservation.effects.deciding import apply
 from reservation.entity.projection import Loaded
 from reservation.idempotence.passes import Pass
 from reservation.idempotence.reserve import ReserveOutcome
@@ -31,7 +33,8 @@ class Decisions:
         corrected: by their global position, the data to which some messages have been corrected.
         reissued: commands that found their entity's stream started already, and that stream.
         counts: how many messages were handled, rejected, reserved, duplicates, conflicts,
-            ignored, redelivered (handled before and now passed), dead, waiting for their next
+            ignored, redelivered (handled before and now passed, or handled again on a former
+            state), differing (handled again, with another result), dead, waiting for their next
             attempt, or parked.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
@@ -41,8 +44,6 @@ class Decisions:
         written: how many characters of data the writes have.
         ends_before: the message that the batch ends before; None if it goes to its end.
         failed: what the handler of that message raised; None if the batch has enough to write.
-        pending: the outputs of a two-phase strategy, whose states have to be committed first; None
-            for other batches.
     """
 
     writes: list[Row] = field(default_factory=list)
@@ -63,7 +64,6 @@ class Decisions:
     written: int = 0
     ends_before: StoredMessage | None = None
     failed: HandlerRaisedError | None = None
-    pending: PendingOutputs | None = None
 
     def add_reservation(
         self, message: StoredMessage, key_stream: str, former_stream: str | None
@@ -72,6 +72,20 @@ class Decisions:
         self.reservations.append((message, key_stream))
         if former_stream is not None:
             self.former_streams[message.global_position] = former_stream
+
+    # Any: components have entities of their own.
+    def write(self, component: Component[Any], row: Row, message: StoredMessage) -> None:
+        """Add what a handler wrote besides the events of an entity that was made from events.
+
+        If its stream is that of another entity of the batch, what is decided on that entity later
+        is decided on this message too.
+        """
+        loaded = self.entities.get(row.stream_name)
+        if loaded is not None and row.expected_version in (None, loaded.version):
+            row = row._replace(expected_version=loaded.version)
+            apply(component, row, loaded, message)
+        self.writes.append(row)
+        self.written += len(row.data)
 
     def add_effects(self, effects: "Decisions") -> None:
         """Add what one message brings about."""
@@ -97,6 +111,4 @@ class Decisions:
         """The categories that are going to be written, each once."""
         categories = {category(row.stream_name) for row in self.writes}
         categories |= {category(name) for _, name in self.reservations}
-        if self.pending is not None:
-            categories.update(self.pending.categories)
         return list(categories)

@@ -79,11 +79,7 @@ class GroupChange:
 
 
 def find_idle(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
-    """Return a group without members, or a new one if it was never run.
-
-    Raises:
-        StoreError: a process is a member of it; the message names it.
-    """
+    """Return a group without members, or a new one if it was never run."""
     of = {"consumer": consumer, "category": category}
     with translated():
         live = [process for (process,) in connection.execute(_QUERIES["live"], of)]
@@ -106,20 +102,7 @@ def find_idle(connection: Connection[Any], consumer: str, category: str) -> Idle
 
 
 def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int]) -> GroupChange:
-    """Return what moving a group's positions would do, and move nothing.
-
-    Args:
-        connection: that the group was found on, not in a transaction.
-        group: whose positions to move.
-        after: the position for each partition, in order.
-
-    Raises:
-        StoreError: there is no message of so high a position yet, so messages to come would be
-            skipped; or only some partitions are to be moved, while messages from before a change of
-            their number are not handled.
-        ForeignPositionError: the group's positions were taken in another log, and are not all to be
-            set to 0, where every log begins.
-    """
+    """Return what moving a group's positions would do, and move nothing."""
     after = tuple(after)
     if any(after):
         _refuse_foreign(group)
@@ -156,10 +139,6 @@ def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
 
     No message is skipped and none is read again. Where the positions differ, how far messages were
     handled is kept by the former partitions.
-
-    Raises:
-        StoreError: positions of former partitions are still kept since the last change.
-        ForeignPositionError: the positions were taken in another log.
     """
     _refuse_foreign(group)
     if partitions == len(group.positions):
@@ -177,18 +156,7 @@ def apply_changes(
     changes: Sequence[GroupChange],
     also: Callable[[Connection[Any]], None] = lambda _: None,
 ) -> None:
-    """Apply changes, all or none, under the locks of their groups.
-
-    Args:
-        connection: not in a transaction.
-        changes: as they were planned.
-        also: what to do in the same transaction, after the changes.
-
-    Raises:
-        StoreError: a process has become a member, or a position is another, since they were
-            planned; nothing is changed.
-        LockTimeoutError: a process that is no longer a member holds the lock of a position.
-    """
+    """Apply changes, all or none, under the locks of their groups."""
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])

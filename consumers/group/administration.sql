@@ -9,7 +9,7 @@ GROUP BY g.consumer, g.category
 
 -- name: live
 SELECT DISTINCT process FROM reservation.members
-WHERE consumer = %(consumer)s AND category = %(category)s AND NOT reservation.is_gone(member, expires_at)
+WHERE consumer = %(consumer)s AND category = %(category)s AND NOT reservation.is_gone(member)
 ORDER BY process
 
 -- name: lock

@@ -5,7 +5,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('reservation.members ' || %(consum
 SELECT DISTINCT m.process, m.declaration::text
 FROM reservation.members m
 WHERE m.consumer = %(consumer)s AND m.member IS DISTINCT FROM %(former)s::bigint
-  AND NOT reservation.is_gone(m.member, m.expires_at)
+  AND m.declaration IS NOT NULL AND NOT reservation.is_gone(m.member)
 ORDER BY m.process
 
 -- name: store

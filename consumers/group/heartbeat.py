@@ -37,13 +37,6 @@ class Heartbeat:
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
-        """Prepare.
-
-        Args:
-            database_url: the address of the database.
-            application_name: what the server's own views show for the connection.
-            lease: seconds that the lease lasts.
-        """
         self._database_url = database_url
         self._application_name = application_name
         self._lease = lease

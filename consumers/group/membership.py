@@ -72,17 +72,6 @@ class Membership:
         log: Log,
         declaration: ProcessDeclaration | None = None,
     ) -> None:
-        """Prepare; nothing is asked of the database yet.
-
-        Args:
-            session: whose connection keeps the member alive.
-            consumer: the component's name.
-            category: the category that the group shares.
-            share: which part the process is to have.
-            log: the logger, to which what is held is bound.
-            declaration: what the process declares, to be compared with other members; None to
-                store nothing and compare with none.
-        """
         self._consumer = consumer
         self._declaration = declaration
         self._category = category
@@ -127,13 +116,7 @@ class Membership:
         return bool(self.positions.partitions) and self.head > self.positions.lowest
 
     def join(self, connection: Connection[Any]) -> None:
-        """Become a member, on a new connection; what the process held on another is kept.
-
-        Raises:
-            LockTimeoutError: a transaction is moving what it held; try again.
-            GroupError: the number of partitions of the group is not the one that is asked for, or
-                there is a member that this process cannot work beside.
-        """
+        """Become a member, on a new connection; what the process held on another is kept."""
         with translated(), connection.transaction():
             if self._declaration is not None:
                 join_beside(connection, self._consumer, self._declaration, self._member)
@@ -162,12 +145,7 @@ class Membership:
         self._last = 0.0
 
     def turn(self, connection: Connection[Any]) -> None:
-        """Renew the lease, and take and give back partitions; not within a batch.
-
-        Raises:
-            LockTimeoutError, SerializationError: another member holds the lock; try again.
-            ForeignPositionError: a position that it holds was taken in another log.
-        """
+        """Renew the lease, and take and give back partitions; not within a batch."""
         rows = self._take_part(connection)
         if not rows:
             self._log.warning("taken_for_dead", lease=LEASE)

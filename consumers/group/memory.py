@@ -21,25 +21,14 @@ _QUERIES = load_queries("consumers.group", "memory.sql")
 
 
 def remembered(connection: Connection[Any], component: Component) -> Mapping[str, int]:
-    """Return how much the consumers of a component remember, by kind, without empty kinds.
-
-    Args:
-        connection: of a role that may read the schema ``reservation``.
-        component: whose consumers.
-    """
+    """Return how much the consumers of a component remember, by kind, without empty kinds."""
     with translated():
         rows = connection.execute(_QUERIES["count"], _of(component)).fetchall()
     return {kind: count for kind, count in rows if count}
 
 
 def forget(connection: Connection[Any], component: Component) -> None:
-    """Remove what the consumers of a component remember, but dead letters and passes of this log.
-
-    Args:
-        connection: of the owner of the store, in the transaction that sets the component's
-            positions to 0.
-        component: whose consumers.
-    """
+    """Remove what a component's consumers remember, but dead letters and passes of this log."""
     with translated():
         for name, query in _QUERIES.items():
             if name.startswith("forget_"):

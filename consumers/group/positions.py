@@ -76,15 +76,6 @@ class Positions:
         held: Iterable[HeldPartition] = (),
         carried: Iterable[int] | None = None,
     ) -> None:
-        """Note what is held.
-
-        Args:
-            consumer: the component's name.
-            category: the category that is read.
-            size: how many partitions the category has.
-            held: those that this process holds.
-            carried: how far each partition was read before there were ``size``.
-        """
         self.consumer = consumer
         self.category = category
         self.size = size
@@ -111,6 +102,11 @@ class Positions:
     def epoch(self) -> int:
         """The newest epoch of what is held."""
         return max((held.epoch for held in self._held.values()), default=0)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether some partitions of the category are not held by this process."""
+        return len(self._held) < self.size
 
     @property
     def unordered_until(self) -> int:
@@ -151,20 +147,6 @@ class Positions:
 
         From then on the server ends the transaction if it is idle for too long. So take locks that
         others need after it, and call `committed` after the commit.
-
-        Args:
-            connection: in the transaction that has read the part.
-            part: what was read.
-            to: the global position up to which its messages are handled.
-            message_id: the id of the message there; None to look it up.
-            or_fail: whether the statement is to fail where they do not move, for a transaction
-                that is committed without a look at the answer.
-
-        Returns:
-            The statement. Its check raises PositionLostError if another process has taken a
-            partition over, and ForeignPositionError if a position was taken in another log. With
-            ``or_fail`` it fails with NotMovedError instead; once that is rolled back, `lost` says
-            which of the two it is.
         """
         partitions, epochs = self.held_of(part)
         values = {
@@ -202,16 +184,6 @@ class Positions:
         """Count an attempt to handle a message by itself, before it begins.
 
         A crash of this process does not undo that; one of the server may.
-
-        Args:
-            connection: not in a transaction.
-            message: the next one of its partition.
-
-        Returns:
-            How many attempts at this message were counted in a row.
-
-        Raises:
-            PositionLostError: another process has taken the partition over.
         """
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
@@ -230,12 +202,7 @@ class Positions:
         return int(rows[0][2])
 
     def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
-        """Uncount the last attempt at a message, which did not end because of the message.
-
-        Args:
-            connection: not in a transaction.
-            message: the one of the last call of `attempt`.
-        """
+        """Uncount the last attempt at a message, which did not end because of the message."""
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
             connection.execute(
@@ -252,12 +219,7 @@ class Positions:
             )
 
     def hold(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
-        """Keep partitions from being taken over until the end of the transaction.
-
-        Raises:
-            PositionLostError: another process has taken a partition over.
-            ForeignPositionError: a position was taken in another log.
-        """
+        """Keep partitions from being taken over until the end of the transaction."""
         wanted = sorted(partitions)
         with translated():
             rows = connection.execute(

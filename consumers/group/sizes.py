@@ -14,18 +14,7 @@ from reservation.maintenance.entity_order import check_order, check_waiting
 def checked_sizes(
     connection: Connection[Any], component: Component, categories: Sequence[str], share: GroupShare
 ) -> dict[str, int]:
-    """Return how many partitions each category has, or will have.
-
-    Args:
-        connection: of a role that may read messages and positions.
-        component: whose consumers are to start.
-        categories: those that they are to read.
-        share: how many partitions a category gets that was never consumed.
-
-    Raises:
-        GroupError: a category has several in which an entity's messages would not stay in order.
-        StoreError: the database refuses, or is away.
-    """
+    """Return how many partitions each category has, or will have."""
     positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
     for stored in read_positions(connection, reads_of(component)):
         if stored.category in positions and stored.updated_at is not None:

@@ -1,4 +1,4 @@
 """Deciding on the messages of a batch: decoding them, and calling their handlers.
 
-No effects are written here; a two-phase strategy stores its states.
+No effects are written here.
 """

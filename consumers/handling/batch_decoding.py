@@ -1,7 +1,7 @@
 """Which messages of a batch are decided on, decoded, and what becomes of the others."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
@@ -9,8 +9,9 @@ from consumers.dead_letters.failure import Reason
 from consumers.decisions.blocking import Blocking
 from consumers.decisions.decisions import Decisions
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.transaction_needs import TransactionNeeds
+from consumers.handling.same_intent import check_same_intent
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 
@@ -22,22 +23,12 @@ class BatchDecoding:
         self,
         context: ConsumerContext,
         decoding: Decoding,
-        needs: TransactionNeeds,
         corrections: Corrections,
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            decoding: what decodes a message.
-            needs: what transactions the messages need.
-            corrections: those of the category's messages.
-        """
         self._context = context
-        self._declared = context.component.declared_in(context.category)
+        self._declared = declarations(context.component).of(context.category)
         self._decoding = decoding
         self._corrections = corrections
-        self._needs = needs
         self._log_context = context.log_context
 
     def decode(
@@ -47,6 +38,7 @@ class BatchDecoding:
         blocking: Blocking,
         handled: frozenset[str],
         decisions: Decisions,
+        as_sent: Mapping[int, StoredMessage],
     ) -> list[Decoded]:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
         policy = blocking.policy
@@ -65,6 +57,9 @@ class BatchDecoding:
                 continue
             try:
                 item = self._look(message, key_stream, reissues)
+                sent = as_sent.get(message.global_position)
+                if sent is not None and item is not None:
+                    check_same_intent(self._declared, self._decoding, sent, item)
             except MessageError as error:
                 blocking.fails(message, whose(message), error)
                 continue
@@ -89,15 +84,7 @@ class BatchDecoding:
         handled: frozenset[str],
         decisions: Decisions,
     ) -> None:
-        """Take back what became of the last messages of a batch, because it ends before them.
-
-        Args:
-            messages: those messages.
-            decoded: what `decode` returned for the batch.
-            blocking: as for `decode`.
-            handled: as for `decode`.
-            decisions: as for `decode`.
-        """
+        """Take back what became of the last messages of a batch, because it ends before them."""
         known = blocking.leave_out(messages[0].global_position)
         known.update(item.message.global_position for item in decoded)
         for message in messages:
@@ -109,11 +96,7 @@ class BatchDecoding:
     def _look(
         self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
     ) -> Decoded | None:
-        """Decode a message; one that says what a corrected message said, as that was corrected.
-
-        Raises:
-            MessageError: it cannot be decoded, or has no key or no handler.
-        """
+        """Decode a message; one that says what a corrected message said, as that was corrected."""
         if key_stream is None:  # else the server has taken it, and no code of the component runs
             self._log_context.enter_message(message, None)
         try:
@@ -126,7 +109,7 @@ class BatchDecoding:
 
     def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
         """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._declared.strategies and not self._needs.is_two_phase(message):
+        if message.type in self._declared.strategies:
             with contextlib.suppress(MessageError):
                 item = self._decoding.look(message, key_stream)
                 if item is not None and item.entity_stream is not None:

@@ -26,6 +26,7 @@ from consumers.handling.lanes import Slot, lanes
 from consumers.handling.message_handling import MessageHandling
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.errors import MessageError, SerializationError
 from reservation.handlers.reject import Reject
 
@@ -36,15 +37,8 @@ class ConcurrentHandling:
     def __init__(
         self, context: ConsumerContext, messages: MessageHandling, decoding: Decoding
     ) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-            messages: what handles one message.
-            decoding: what says which entity a message is for.
-        """
         self._context = context
-        self._declared = context.component.declared_in(context.category)
+        self._declared = declarations(context.component).of(context.category)
         self._messages = messages
         self._whose = decoding.whose
         self._crossing: set[str] = set()  # types whose handlers write to other entities
@@ -57,18 +51,7 @@ class ConcurrentHandling:
         )
 
     def run(self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking) -> None:
-        """Handle the messages of a batch, and collect what they bring about.
-
-        Args:
-            decoded: the messages in their order.
-            decisions: where the entities and checks are, and the effects go.
-            blocking: where messages that fail are set aside.
-
-        Raises:
-            MessageError: a message cannot be handled.
-            SerializationError: run the batch again.
-            CallsCancelledError: it is time to stop.
-        """
+        """Handle the messages of a batch, and collect what they bring about."""
         slots = [Slot(n, item) for n, item in enumerate(decoded)]
         handled = [slot for slot in slots if slot.item.entity_stream is not None]
         in_order = any(slot.item.message.type in self._crossing for slot in handled)
@@ -81,21 +64,18 @@ class ConcurrentHandling:
 
     def _line(self, decisions: Decisions, slot: Slot) -> Hashable | None:
         """Return what a message's strategy recognizes it by, whichever its entity is."""
-        strategy = self._declared.strategies.get(slot.item.message.type)
+        strategy = self._declared[slot.item.message.type].once
         line = None if strategy is None else decisions.checks[strategy].line(slot.item.incoming)
         return None if line is None else (strategy, line)
 
     def _refuse_crossing(self, slots: Sequence[Slot], decisions: Decisions) -> None:
-        """Make sure that nothing was written to the stream of another entity of the batch.
-
-        Raises:
-            SerializationError: something was; run the batch again, which is then handled in order.
-        """
+        """Make sure that nothing was written to the stream of another entity of the batch."""
         for slot in slots:
             effects, message = slot.effects, slot.item.message
-            if effects is None or not effects.further:
+            if effects is None:
                 continue
-            if any(row.stream_name in decisions.entities for row in effects.further):
+            streams = {row.stream_name for row in effects.writes} - {slot.item.entity_stream}
+            if not streams.isdisjoint(decisions.entities):
                 self._crossing.add(message.type)
                 raise SerializationError(
                     f"The handler of {message} wrote to the stream of another entity of its "
@@ -133,8 +113,9 @@ class _Run:
         *,
         in_order: bool,
     ) -> None:
-        self._declared = context.component.declared_in(context.category)
-        self._attempts = context.component.attempts
+        declared = declarations(context.component)
+        self._declared = declared.of(context.category)
+        self._attempts = declared.attempts
         self._heartbeat = context.heartbeat
         self._log_context = context.log_context
         self._loop = context.event_loop
@@ -181,12 +162,10 @@ class _Run:
     async def _handle(self, slot: Slot, stream_name: str) -> bool:
         """Handle a message; return whether that succeeded, and its entity can go on."""
         decisions = self._decisions
+        loaded = decisions.entities.get(stream_name)
+        entity = {} if loaded is None else {stream_name: loaded}
         effects = (
-            decisions
-            if self._in_order
-            else Decisions(
-                entities={stream_name: decisions.entities[stream_name]}, checks=decisions.checks
-            )
+            decisions if self._in_order else Decisions(entities=entity, checks=decisions.checks)
         )
         try:
             if slot.called is None:
@@ -222,12 +201,13 @@ class _Run:
         while True:
             async with self._limiters[message.type]:
                 self._heartbeat()
-                context = messages.context_of(item, stream_name)
+                context = messages.context_of(item, stream_name, effects)
+                again = messages.is_again(item, effects)
                 call = partial(messages.awaited, item, stream_name, effects, context)
                 outcome = "handled"
                 self._log_context.enter_message(message, stream_name)
                 try:
-                    with self._spans.handling(message, self._consumer) as span:
+                    with self._spans.handling(message, self._consumer, again=again) as span:
                         try:
                             events = await await_call(message, call, self._loop)
                         except Reject as reject:
@@ -235,6 +215,8 @@ class _Run:
                         if span is not None:
                             span.outcome = outcome
                 except MessageError as error:
+                    if messages.keeps_first(item, error, effects):
+                        return True
                     if isinstance(error, HandlerRaisedError):
                         error.entity_stream = stream_name
                     if self._is_over(slot, error):
@@ -251,11 +233,7 @@ class _Run:
             item = replace(item, command=self._declared.types.decode(message))
 
     def _is_over(self, slot: Slot, error: MessageError) -> bool:
-        """Return whether a message that failed is set aside; if not, it is tried again directly.
-
-        Raises:
-            MessageError: the error, if the consumer is to stop at it.
-        """
+        """Return whether a message that failed is set aside; if not, it is tried again directly."""
         policy = self._policy
         tried = policy.tried(slot.item.message) + slot.attempts - 1
         if isinstance(error, HandlerRaisedError) and decide_on(error, self._declared, tried):

@@ -2,8 +2,8 @@
 
 A command category holds commands that are reserved, that initiate, or that are handled
 directly; a reservation category holds the copies, which are handled. The component declares which
-command is which. Copies in the command category are marked. Of a subscribed category, the messages
-of the declared types are handled, and all others ignored.
+command is which. Of a subscribed category, the messages of the declared types are handled, and all
+others ignored.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import msgspec
 from consumers.decisions.blocking import blocking
 from reservation.component import Component
 from reservation.context import out_of_order
+from reservation.declaration.table import declarations
 from reservation.effects.addressing import (
     command_in,
     entity_stream_of,
@@ -26,7 +27,7 @@ from reservation.effects.addressing import (
 )
 from reservation.effects.faults import is_interrupt
 from reservation.errors import ReservationError, StreamNameError
-from reservation.idempotence.in_events.position import in_order
+from reservation.idempotence.in_events import in_order
 from reservation.idempotence.key import key_part
 from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
@@ -67,16 +68,11 @@ class Decoding:
     """
 
     def __init__(self, component: Component, category: str) -> None:
-        """Prepare.
-
-        Args:
-            component: whose commands they are.
-            category: one that the component reads.
-        """
+        declared = declarations(component)
         self._component = component
-        self._declared = component.declared_in(category)
-        self._is_subscribed = category in component.subscribed
-        self._reserves = category == component.command_category
+        self._declared = declared.of(category)
+        self._is_subscribed = category in declared.others
+        self._reserves = category == declared.command_category
         self._handles_any = self._reserves or self._is_subscribed
         self.ignores = self._declared.passes
         self._process = os.getpid()
@@ -85,42 +81,32 @@ class Decoding:
         self._letters: Mapping[int, str | None] | None = None
 
     def order(self, unordered_until: int, letters: Mapping[int, str | None] | None) -> None:
-        """Note which messages may come out of the order of their entity.
-
-        Args:
-            unordered_until: the position up to which those may that are not in the partition of
-                their entity.
-            letters: by global position, the entity that has waited for each message; None where
-                they are not letters.
-        """
+        """Note which messages may come out of the order of their entity."""
         self._unordered_until = unordered_until
         self._letters = letters
 
     def look(self, message: StoredMessage, key_stream: str | None) -> Decoded | None:
-        """Return a message, decoded, or None if its type is ignored.
-
-        Raises:
-            MessageError: it cannot be decoded, or has no key or no handler.
-        """
+        """Return a message, decoded, or None if its type is ignored."""
         if key_stream is not None:
             return Decoded(message, key_stream=_fitting(key_stream, message))
         declared = self._declared
         if self.ignores(message):
             return None
-        is_reserved = message.type in declared.reservations
-        is_direct = message.type in declared.initiations or message.type in declared.handlers
-        if not (is_reserved or (is_direct and self._handles_any)):
+        one = declared[message.type]
+        reservation = one.reservation
+        if reservation is None and (one.handler is None or not self._handles_any):
             raise unknown_type(declared, message)
-        command = command_in(declared, message, self._is_no_fault)
-        if is_reserved and self._reserves:
-            to_be_reserved = self._to_be_reserved(message, command)
-            if to_be_reserved is not None:
-                return to_be_reserved
-        entity_stream = entity_stream_of(declared, message, command, self._is_no_fault)
+        message.check_readable(time=False)
+        command = command_in(declared, message, self.is_no_fault)
+        if reservation is not None and self._reserves:
+            name, former = key_streams_of(reservation, message, command, self.is_no_fault)
+            return Decoded(message, command, key_stream=name, former_stream=former)
+        message.check_readable()
+        entity_stream = entity_stream_of(declared, message, command, self.is_no_fault)
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
         ) and self._is_unordered(message, entity_stream)
-        strategy = declared.strategies.get(message.type) if unordered else None
+        strategy = one.once if unordered else None
         if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
         renamed = declared.types.renamed
@@ -135,21 +121,12 @@ class Decoding:
             return True
         return self._letters.get(message.global_position) != blocking(entity_stream)
 
-    def _is_no_fault(self, error: BaseException) -> bool:
+    def is_no_fault(self, error: BaseException) -> bool:
         """Return whether an exception is not a fault of the message.
 
         A process that the component's code has forked is to end with what it raises.
         """
         return is_interrupt(error) or os.getpid() != self._process
-
-    def _to_be_reserved(self, message: StoredMessage, command: object) -> Decoded | None:
-        """Return a command that is to be reserved; None if it is a copy already."""
-        reservation = self._declared.reservations[message.type]
-        streams = key_streams_of(reservation, message, command, self._is_no_fault)
-        if streams is None:
-            return None
-        key_stream, former = streams
-        return Decoded(message, command, key_stream=key_stream, former_stream=former)
 
     def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
         """Return the entity that a message is for, whose later messages wait behind a dead letter.
@@ -165,7 +142,7 @@ class Decoding:
                 return blocking(component.entity_stream(decoded.command))
         if self._is_subscribed:
             return None
-        declared = component.reservations.get(message.type)
+        declared = declarations(component).own[message.type].reservation
         if not self._reserves and declared is not None and declared.entity is None:
             return None
         id_ = cardinal_id(message.stream_name)

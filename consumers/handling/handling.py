@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from psycopg import Rollback
 from psycopg.pq import TransactionStatus
@@ -12,18 +13,18 @@ from consumers.calls.blame import before, blamed
 from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import HandlerRaisedError, Reason
+from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import Blocking, FailurePolicy
 from consumers.decisions.decisions import Decisions
-from consumers.decisions.next_attempt import decide_on
 from consumers.group.positions import Positions
 from consumers.handling.batch_decoding import BatchDecoding
 from consumers.handling.concurrent_handling import ConcurrentHandling
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.message_handling import MessageHandling
 from consumers.handling.redelivery import further_before, handled_before
-from consumers.handling.transaction_needs import TransactionNeeds
-from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
+from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.entity.cache import NONE_READ, EntityCache, LastEvents
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import MessageError
@@ -64,10 +65,13 @@ class Handling:
     """How one consumer of a component decides on the messages of its category.
 
     Attributes:
-        needs: what transactions the messages need.
+        own: the types of messages that are handled here in a transaction of their own.
         at_hand: the messages that were decided on last, until they are committed; for a crash to
             name them.
+        shares_lines: whether letters in partitions of others may hold up messages.
     """
+
+    shares_lines = False
 
     def __init__(
         self,
@@ -76,29 +80,20 @@ class Handling:
         corrections: Corrections,
         batch_bytes: int,
     ) -> None:
-        """Prepare to decide.
-
-        Args:
-            context: the consumer.
-            snapshots: those of the component's entities, None if it has none.
-            corrections: those of the category's messages.
-            batch_bytes: how many bytes of data a batch may write, about; it ends with the message
-                whose handler reaches them.
-        """
         self._batch_bytes = batch_bytes
         component = context.component
+        declared = declarations(component)
         self._context = context
         self._component = component
-        self._declared = component.declared_in(context.category)
+        self._declared = declared.of(context.category)
         self._decoding = Decoding(component, context.category)
         self._entities = EntityCache(
             component.entity or _no_entity,
-            component.projection,
+            declared.projection,
             snapshots=snapshots,
             copied=equivalent_copy,
             entering=context.log_context.enter_entity,
         )
-        self._two_phase = TwoPhaseHandling(context)
         self._messages = MessageHandling(context)
         self._concurrently = (
             ConcurrentHandling(context, self._messages, self._decoding)
@@ -106,19 +101,19 @@ class Handling:
             else None
         )
         self._last_categories: list[str] = []
-        self.needs = TransactionNeeds(component, context.category, self._decoding)
-        self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
+        self._lines = DeadLetters(component.name, context.category)
+        # A category that has only reservations is led by the ids of entities, if it has partitions.
+        self._may_mislead = (
+            context.category == declared.command_category or context.category in declared.others
+        )
+        self.own = own_transaction(component, context.category)
+        self._batch_decoding = BatchDecoding(context, self._decoding, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
 
     def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
-        """Note which messages may come out of the order of their entity.
-
-        Args:
-            positions: what is held of the category.
-            letters: by global position, the entity that has waited for each of the messages; None
-                where they are read from the category.
-        """
+        """Note which messages may come out of the order of their entity."""
         self._decoding.order(positions.unordered_until, letters)
+        self.shares_lines = letters is None and self._may_mislead and positions.are_shared
 
     def committed(self) -> None:
         """Note that a batch was committed, and so all that was decided before the next one."""
@@ -148,11 +143,13 @@ class Handling:
     def categories(self) -> list[str]:
         """The categories that may be written, for care to hold off their other writers."""
         component = self._component
-        categories = {component.name, *component.reservation_categories, *self._last_categories}
+        categories = {
+            component.name,
+            *declarations(component).reservation_categories,
+            *self._last_categories,
+        }
         for strategy in self._declared.strategies.values():
             categories.update(strategy.categories(component.name))
-        if component.reserves_within:
-            categories.add(component.command_category)
         return sorted(categories)
 
     def plan(
@@ -160,42 +157,25 @@ class Handling:
         store: MessageStore,
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
-        corrected: Mapping[int, str],
+        as_sent: Mapping[int, StoredMessage],
         *,
         careful: bool,
         policy: FailurePolicy,
         events: LastEvents = NONE_READ,
     ) -> Decisions:
-        """Decide on messages; with care, pass those that were handled before.
-
-        Messages of a two-phase strategy and others are not in one batch. The states of a two-phase
-        strategy are stored. Commit them, and do all else in a second transaction.
-
-        Args:
-            store: in the transaction that reads and writes the batch.
-            messages: in their order.
-            key_streams: for each, the stream that its key names, where the server has taken the
-                key; None for a message that has its data.
-            corrected: by global position, the data of those messages that have been corrected,
-                which they have already.
-            careful: whether to look for messages that were handled before.
-            policy: what becomes of messages that cannot be handled.
-            events: the last events of entities, as far as they were read with the messages.
-
-        Returns:
-            The decisions on all messages; where the policy is to commit a batch in part, on those
-            before the first whose handler raised, or that is too much to write with them.
-
-        Raises:
-            MessageError: a message cannot be handled, and trying again may go better, or the
-                policy is to stop.
-        """
+        """Decide on messages; with care, pass those that were handled before."""
         with self._calling(messages):
             if careful:
-                decisions = self._decide_carefully(store, messages, key_streams, policy)
+                decisions = self._decide_carefully(store, messages, key_streams, policy, as_sent)
             else:
-                decisions = self._decide(store, messages, key_streams, policy, events=events)
-        decisions.corrected.update(corrected)
+                decisions = self._decide(
+                    store, messages, key_streams, policy, as_sent, events=events
+                )
+        decisions.corrected.update(
+            (message.global_position, message.data)
+            for message in messages
+            if message.global_position in as_sent and message.data is not None
+        )
         self._last_categories = decisions.categories
         return decisions
 
@@ -206,29 +186,14 @@ class Handling:
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
     ) -> Prepared:
-        """Return messages with all that is needed to decide on them without the connection.
-
-        Args:
-            store: in a transaction.
-            messages: as for `plan`, like the others; see `is_apart`.
-            key_streams: the streams that their keys name.
-            policy: what becomes of messages that cannot be handled.
-
-        Raises:
-            MessageError: one of them cannot be decoded, or the server refused to read an entity.
-        """
+        """Return messages with all that is needed to decide on them without the connection."""
         with self._calling(messages):
-            prepared = self._prepare(messages, key_streams, policy)
+            prepared = self._prepare(messages, key_streams, policy, {})
             self._load(store, prepared)
             return prepared
 
     def decide(self, prepared: Prepared, pause: Callable[[], None]) -> Decisions:
-        """Decide on what `prepare` returned, as `plan` does.
-
-        Args:
-            prepared: the messages.
-            pause: called now and then.
-        """
+        """Decide on what `prepare` returned, as `plan` does."""
         with self._calling(prepared.messages):
             decisions = self._decided(prepared, pause)
         self._last_categories = sorted({*self._last_categories, *decisions.categories})
@@ -241,8 +206,7 @@ class Handling:
         As far as it is known: a handler may ask for the connection for the first time.
         """
         return (
-            not self.needs.own
-            and not self.needs.two_phase
+            not self.own
             and not self._declared.strategies
             and self._concurrently is None
             and self._context.spans.tracing is None
@@ -271,6 +235,7 @@ class Handling:
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
+        as_sent: Mapping[int, StoredMessage],
     ) -> Decisions:
         """Decide, and pass what was handled before.
 
@@ -281,16 +246,16 @@ class Handling:
         tried = [
             message for message in messages if not policy.gives_up(message, Reason.PROCESS_DIED)
         ]
-        handled = handled_before(store, tried, self._decoding, self.needs)
+        handled = handled_before(store, tried, self._decoding, self._declared)
         with self._context.connection.transaction() as attempt:
-            decisions = self._decide(store, messages, key_streams, policy, handled)
+            decisions = self._decide(store, messages, key_streams, policy, as_sent, handled)
             if len(messages) == 1 and any(further_before(store, decisions)):
                 redelivered = True
                 raise Rollback(attempt)
         if redelivered:
             self.roll_back()
             handled = frozenset([messages[0].id])
-            return self._decide(store, messages, key_streams, policy, handled)
+            return self._decide(store, messages, key_streams, policy, as_sent, handled)
         return decisions
 
     def _decide(
@@ -299,42 +264,55 @@ class Handling:
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
+        as_sent: Mapping[int, StoredMessage],
         handled: frozenset[str] = frozenset(),
         events: LastEvents = NONE_READ,
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
-        prepared = self._prepare(messages, key_streams, policy, handled)
-        decisions, decoded = prepared.decisions, prepared.decoded
-        if not decoded or not self.needs.is_two_phase(decoded[0].message):
-            self._load(store, prepared, events)
-            return self._decided(prepared)
-        try:
-            decisions.pending = self._two_phase.store([item.incoming for item in decoded])
-        except HandlerRaisedError as error:  # of which other states may have been stored
-            decide_on(error, self._declared, policy.tried(error.message))
-            raise
-        decisions.counts.update(decisions.pending.counts)
-        decisions.passes = decisions.pending.passes
-        return decisions
+        prepared = self._prepare(messages, key_streams, policy, as_sent, handled)
+        self._load(store, prepared, events)
+        return self._decided(prepared)
 
     def _prepare(
         self,
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
+        as_sent: Mapping[int, StoredMessage],
         handled: frozenset[str] = frozenset(),
     ) -> Prepared:
         decisions = Decisions()
         blocking = Blocking(policy, decisions, self._context.detail)
-        decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
+        decoded = self._batch_decoding.decode(
+            messages, key_streams, blocking, handled, decisions, as_sent
+        )
+        if policy.looks:
+            decoded = self._held_up(decoded, blocking)
         return Prepared(messages, decoded, handled, blocking, decisions)
+
+    def _held_up(self, decoded: Sequence[Decoded], blocking: Blocking) -> list[Decoded]:
+        """Park what comes after an open letter of its entity; return the other messages."""
+        whose = [self._decoding.whose(item.message, item) for item in decoded]
+        letters = (letter.entity for letter in blocking.letters)
+        entities = {entity for entity in (*whose, *letters) if entity is not None}
+        blocking.hold_up(self._lines.heads(self._context.connection, entities))
+        return [
+            item
+            for item, entity in zip(decoded, whose, strict=True)
+            if item.redelivered or not blocking.parks(item.message, entity)
+        ]
 
     def _load(
         self, store: MessageStore, prepared: Prepared, events: LastEvents = NONE_READ
     ) -> None:
         """Load the entities of decoded messages, and let strategies look at these."""
         decoded, decisions = prepared.decoded, prepared.decisions
-        entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
+        with_state = self._declared.state_based
+        entity_streams = (
+            item.entity_stream
+            for item in decoded
+            if not item.redelivered and item.message.type not in with_state
+        )
         names = dict.fromkeys(filter(None, entity_streams))
         decisions.entities = self._entities.load(store, names, events)
         self._context.log_context.leave_message()
@@ -364,15 +342,7 @@ class Handling:
         first: int,
         pause: Callable[[], None],
     ) -> None:
-        """Handle the messages of a batch one after the other, and collect what they bring about.
-
-        Args:
-            decoded: the messages.
-            decisions: where that is collected.
-            blocking: where messages that fail are set aside.
-            first: the global position of the first message of the batch.
-            pause: called now and then.
-        """
+        """Handle the messages of a batch one after the other, and collect what they bring about."""
         failed, whose = blocking.failed, self._decoding.whose
         for n, item in enumerate(decoded):
             if not n % _PAUSE:
@@ -410,13 +380,22 @@ class Handling:
         """Let the strategies of the handlers look at those messages that are theirs."""
         batches: dict[Strategy, list[Incoming]] = {}
         for item in decoded:
-            strategy = self._declared.strategies.get(item.message.type)
+            strategy = self._declared[item.message.type].once
             if strategy is not None and item.entity_stream is not None:
                 batches.setdefault(strategy, []).append(item.incoming)
         for strategy, batch in batches.items():
             decisions.checks[strategy] = strategy.begin(
                 self._context.connection, self._component.name, self._context.category, batch
             )
+
+
+def own_transaction(component: Component[Any], category: str) -> frozenset[str]:
+    """Return the types of a category's messages that are handled in a transaction of their own."""
+    table = declarations(component)
+    declared = table.of(category)
+    copied = declared.reservations if category == table.command_category else ()
+    own = {name for name, one in declared.handled.items() if one.own_transaction}
+    return frozenset(own.difference(declared.ignored, copied))
 
 
 def _no_entity() -> None:

@@ -40,11 +40,6 @@ def lanes(slots: Sequence[Slot], line: Callable[[Slot], Hashable | None]) -> lis
     """Divide messages into lanes, each in the order of the batch, as are the lanes.
 
     Messages of one entity are in one lane, and so are those of one line.
-
-    Args:
-        slots: the messages in their order.
-        line: returns what a message has in common with those of other entities that have to be
-            handled one after the other; None for nothing.
     """
     found: dict[Hashable, _Lane] = {}
     for slot in slots:

@@ -1,34 +1,37 @@
 """Handling one message: calling its handler, and collecting what that brings about."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from consumers.calls.handler_call import call
+from consumers.calls.lending import LendingContext
 from consumers.calls.undoing import UndoableContext
 from consumers.dead_letters.failure import HandlerRaisedError
 from consumers.decisions.decisions import Decisions
 from consumers.decisions.next_attempt import decide_on
 from consumers.handling.decoding import Decoded
+from consumers.handling.entity_copies import EntityCopies
+from consumers.handling.state_handling import StateContext, StateHandling
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.spans import MessageSpan
 from reservation.context import Context
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.effects.deciding import (
     apply,
     decide,
     invoke,
     invoke_async,
     is_first,
-    lent,
     marks_first,
     rejection,
     with_first,
 )
-from reservation.errors import MessageError
+from reservation.errors import DatabaseUnavailableError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
-from reservation.store.writing.write import Row
 
 
 class MessageHandling:
@@ -39,34 +42,24 @@ class MessageHandling:
     """
 
     def __init__(self, context: ConsumerContext) -> None:
-        """Prepare.
-
-        Args:
-            context: the consumer.
-        """
+        declared = declarations(context.component)
         self._context = context
         self._log_context = context.log_context
         self._component = context.component
-        self._declared = context.component.declared_in(context.category)
-        self._is_subscribed = context.category in context.component.subscribed
-        self._commands = context.component.commands
+        self._declared = declared.of(context.category)
+        self._is_subscribed = context.category in declared.others
+        self._commands = declared.commands
         self._marks_first = marks_first(context.component)
         # The types of messages whose handlers may have to be undone.
-        self._undoable = set(self._declared.retries)
+        self._undoable = {
+            name for name, one in self._declared.handled.items() if one.retry is not None
+        }
+        self._copies = EntityCopies(context.log)
+        self._states = StateHandling(context)
         self.gave_connection = False
 
     def handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
-        """Call the handler, apply its events to the entity and collect them to be written.
-
-        Args:
-            item: the message, decoded, whose handler is not async.
-            stream_name: the stream of its entity.
-            decisions: where the entity is, and its effects go.
-
-        Raises:
-            HandlerRaisedError: the handler raised; see `undo`.
-            MessageError: the message cannot be handled.
-        """
+        """Call the handler, apply its events to the entity and collect them to be written."""
         if self.passes(item, stream_name, decisions):
             return
         self._log_context.enter_message(item.message, stream_name)
@@ -74,7 +67,8 @@ class MessageHandling:
         if spans.tracing is None or not spans.takes(item.message):
             self._handle(item, stream_name, decisions)
             return
-        with spans.handling(item.message, self._component.name) as span:
+        again = self.is_again(item, decisions)
+        with spans.handling(item.message, self._component.name, again=again) as span:
             self._handle(item, stream_name, decisions, span)
 
     def _handle(
@@ -87,20 +81,24 @@ class MessageHandling:
         connection = self._context.connection
         self._context.heartbeat()
         message, declared = item.message, self._declared
-        initiates = message.type in declared.initiations
+        initiates = declared[message.type].role is Role.INITIATE
+        if self._states.takes(item):
+            self._handle_on_state(item, stream_name, decisions, span)
+            return
         undoable = message.type in self._undoable
-        context = (UndoableContext if undoable else Context)(
+        context = (UndoableContext if undoable else LendingContext)(
             message,
             entity_stream=stream_name,
             connection=connection,
             unordered=item.unordered,
+            replies_to=declarations(self._component).replies_to,
         )
-        entity = None if initiates else lent(decisions.entities[stream_name].entity, message)
+        entity = None if initiates else self._copy_of(stream_name, decisions, message)
         handle = partial(invoke, declared, message, item.command, entity, context, self._commands)
 
         outcome = "handled"
         try:
-            events = call(connection, message, handle)
+            events = self._call(message, handle, context)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
@@ -114,19 +112,65 @@ class MessageHandling:
             context.keep()
         self.collect(item, stream_name, events, context, decisions, outcome, span)
 
-    def passes(self, item: Decoded, stream_name: str, decisions: Decisions) -> bool:
-        """Return whether a message needs no call, because it is a reissue or was handled before.
+    def _handle_on_state(
+        self, item: Decoded, stream_name: str, decisions: Decisions, span: MessageSpan | None
+    ) -> None:
+        """Call a handler that has a state, and no connection."""
+        message, outcome = item.message, "handled"
+        context = self._states.context_of(item, stream_name, decisions)
+        try:
+            state = self._states.state_of(context)
+            handle = partial(
+                invoke, self._declared, message, item.command, state, context, self._commands
+            )
+            try:
+                events = call(self._context.connection, message, handle)
+            except Reject as reject:
+                outcome, events = "rejected", self.rejection(item, reject, context)
+            self.collect(item, stream_name, events, context, decisions, outcome, span)
+        except MessageError as error:
+            if self.keeps_first(item, error, decisions):
+                return
+            if isinstance(error, HandlerRaisedError):
+                error.entity_stream = stream_name
+                error.undo = lambda: True  # it has had no connection
+            raise
 
-        Raises:
-            ExpiredError: whether it was handled before is no longer known.
-        """
+    def _call(
+        self, message: StoredMessage, handle: Callable[[], list[object]], context: LendingContext
+    ) -> list[object]:
+        """Call a handler, and take back from the connection what it set on it."""
+        losses = self._context.losses
+        try:
+            events = call(self._context.connection, message, handle)
+        except DatabaseUnavailableError as error:
+            if not context.gave_connection:
+                raise
+            fault = losses.fault_of(message, error)
+            if fault is None:
+                raise
+            raise fault from error
+        finally:
+            if context.gave_connection:
+                context.take_back()
+        if context.gave_connection:
+            losses.none_of(message)
+        return events
+
+    def _copy_of(self, stream_name: str, decisions: Decisions, message: StoredMessage) -> object:
+        return self._copies.of(decisions.entities[stream_name].entity, stream_name, message)
+
+    def passes(self, item: Decoded, stream_name: str, decisions: Decisions) -> bool:
+        """Return whether a message needs no call, because it is a reissue or was handled before."""
         type_ = item.message.type
-        if type_ in self._declared.initiations and decisions.entities[stream_name].started:
+        if self._declared[type_].role is Role.INITIATE and decisions.entities[stream_name].started:
             decisions.reissued.append((item.message, stream_name))
             self._context.spans.passed(item.message, self._component.name, "reissued")
             return True
-        strategy = self._declared.strategies.get(type_)
-        if strategy is not None and decisions.checks[strategy].is_duplicate(item.incoming):
+        strategy = self._declared[type_].once
+        if strategy is None:
+            return False
+        if decisions.checks[strategy].is_duplicate(item.incoming) and not strategy.keeps_state:
             decisions.counts["duplicate"] += 1
             self._context.spans.passed(item.message, self._component.name, "duplicate")
             # What the log shows, as long as it is there, is not recorded beside it.
@@ -135,17 +179,35 @@ class MessageHandling:
             return True
         return False
 
-    def context_of(self, item: Decoded, stream_name: str) -> Context:
+    def is_again(self, item: Decoded, decisions: Decisions) -> bool:
+        """Return whether a message is a duplicate whose handler is called again."""
+        return self._states.first_handling(item, decisions) is not None
+
+    def keeps_first(self, item: Decoded, error: MessageError, decisions: Decisions) -> bool:
+        """Return whether the first handling of a message stands, so that an error is no failure."""
+        return self._states.keeps_first(item, error, decisions)
+
+    def context_of(self, item: Decoded, stream_name: str, decisions: Decisions) -> Context:
         """Return the context for a call of an async handler, which has no connection."""
-        return Context(item.message, entity_stream=stream_name, unordered=item.unordered)
+        if self._states.takes(item):
+            return self._states.context_of(item, stream_name, decisions)
+        return Context(
+            item.message,
+            entity_stream=stream_name,
+            unordered=item.unordered,
+            replies_to=declarations(self._component).replies_to,
+        )
 
     async def awaited(
         self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
     ) -> list[object]:
         """Return the events of an async handler."""
         message, declared = item.message, self._declared
-        initiates = message.type in declared.initiations
-        entity = None if initiates else lent(decisions.entities[stream_name].entity, message)
+        initiates = declared[message.type].role is Role.INITIATE
+        if isinstance(context, StateContext):
+            entity = self._states.state_of(context)
+        else:
+            entity = None if initiates else self._copy_of(stream_name, decisions, message)
         return await invoke_async(declared, message, item.command, entity, context, self._commands)
 
     def undo(self, error: HandlerRaisedError, tried: int, *, in_part: bool = False) -> bool:
@@ -153,14 +215,6 @@ class MessageHandling:
 
         If that is not possible, and its message could have been set aside, the next call for a
         message of the type can be undone.
-
-        Args:
-            error: as `handle` raised it; what is to follow is noted in it.
-            tried: how often the message was tried before.
-            in_part: whether the batch can end before a message that is not set aside.
-
-        Returns:
-            Whether nothing of the message is left in the transaction; else the error stands.
         """
         if not decide_on(error, self._declared, tried) and not in_part:
             return False
@@ -181,15 +235,16 @@ class MessageHandling:
 
     def take_back(self, item: Decoded, decisions: Decisions) -> None:
         """Let its strategy forget a message that failed."""
-        strategy = self._declared.strategies.get(item.message.type)
+        strategy = self._declared[item.message.type].once
         if strategy is not None:
             decisions.checks[strategy].take_back(item.incoming)
 
     def remember(self, item: Decoded, decisions: Decisions) -> None:
         """Let its strategy remember a message that was handled before."""
-        with contextlib.suppress(MessageError):
-            check = decisions.checks[self._declared.strategies[item.message.type]]
-            check.is_duplicate(item.incoming)
+        strategy = self._declared[item.message.type].once
+        if strategy is not None:
+            with contextlib.suppress(MessageError):
+                decisions.checks[strategy].is_duplicate(item.incoming)
 
     def rejection(self, item: Decoded, reject: Reject, context: Context) -> list[object]:
         """Return the event of a command that was rejected; what its handler wrote is dropped."""
@@ -205,23 +260,18 @@ class MessageHandling:
         outcome: str = "handled",
         span: MessageSpan | None = None,
     ) -> None:
-        """Apply the events of a handler to its entity, and collect all that it wrote.
-
-        Args:
-            item: the message, decoded.
-            stream_name: the stream of its entity.
-            events: what the handler returned, or the event of its rejection.
-            context: what else it wrote.
-            decisions: where the entity is, and its effects go.
-            outcome: "handled" or "rejected".
-            span: the span in which it was handled; None if none is recorded.
-        """
+        """Apply the events of a handler to its entity, and collect all that it wrote."""
+        if isinstance(context, StateContext):
+            outcome = self._states.collect(item, stream_name, events, context, decisions, outcome)
+            if span is not None:
+                span.outcome = outcome
+            return
         message, component, loaded = item.message, self._component, decisions.entities[stream_name]
         metadata = None
         if span is not None:
             span.outcome = outcome
             metadata = span.carried_by(message.follow_metadata(), context)
-        strategy = self._declared.strategies.get(message.type)
+        strategy = self._declared[message.type].once
         if strategy is not None:
             check = decisions.checks[strategy]
             metadata = metadata or message.follow_metadata()
@@ -244,23 +294,10 @@ class MessageHandling:
             decisions.written += len(row.data)
             apply(component, row, loaded, message)
         for row in further:
-            self._further(row, message, decisions)
+            decisions.conditional |= row.expected_version is not None
+            decisions.write(component, row, message)
+            decisions.further.append(row)
         decisions.scheduled += scheduled
         if outcome == "rejected":
-            loaded.started = loaded.started or message.type in self._declared.initiations
+            loaded.started = loaded.started or self._declared[message.type].role is Role.INITIATE
         decisions.counts[outcome] += 1
-
-    def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
-        """Collect a message that a handler wrote besides its events.
-
-        If its stream is that of another entity of the batch, what is decided on that entity later
-        is decided on this message too.
-        """
-        decisions.conditional |= row.expected_version is not None
-        loaded = decisions.entities.get(row.stream_name)
-        if loaded is not None and row.expected_version in (None, loaded.version):
-            row = row._replace(expected_version=loaded.version)
-            apply(self._component, row, loaded, message)
-        decisions.writes.append(row)
-        decisions.written += len(row.data)
-        decisions.further.append(row)

@@ -1,31 +1,28 @@
 """Which messages have been handled before, found by the ids of what their handling writes."""
 
+import json
 import uuid
 from collections.abc import Iterator, Sequence
 
 from consumers.decisions.decisions import Decisions
 from consumers.handling.decoding import Decoding
-from consumers.handling.transaction_needs import TransactionNeeds
+from reservation.declaration.category import CategoryDeclarations
+from reservation.effects.faults import TakenIdError
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.store.client import MessageStore
+from reservation.store.writing.scheduling import ScheduledRow
+from reservation.store.writing.write import Row
 
 
 def handled_before(
     store: MessageStore,
     messages: Sequence[StoredMessage],
     decoding: Decoding,
-    needs: TransactionNeeds,
+    declared: CategoryDeclarations,
 ) -> frozenset[str]:
-    """Return the ids of those messages whose first event is stored already.
-
-    Args:
-        store: in the transaction of the batch.
-        messages: the batch.
-        decoding: what says which entity each message is for.
-        needs: what says which messages are handled in two transactions, and so have no such event.
-    """
-    first_events = list(_first_events(messages, decoding, needs))
+    """Return the ids of those messages whose first event is stored already."""
+    first_events = list(_first_events(messages, decoding, declared))
     stored = store.stored_ids([event for _, event, _ in first_events])
     # In another stream it is no event of ours but a message that took the id, which the store
     # will then say.
@@ -35,12 +32,7 @@ def handled_before(
 
 
 def further_before(store: MessageStore, decisions: Decisions) -> Iterator[uuid.UUID]:
-    """Give the ids of the further messages that are stored already, where they belong.
-
-    Args:
-        store: in the transaction of the batch.
-        decisions: with the further messages.
-    """
+    """Give the ids of the further messages that are stored already, where they belong."""
     if decisions.further:
         stored = store.stored_ids([row.id for row in decisions.further])
         for row in decisions.further:
@@ -48,16 +40,36 @@ def further_before(store: MessageStore, decisions: Decisions) -> Iterator[uuid.U
                 yield row.id
 
 
+def refuse_taken_ids(
+    store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
+) -> None:
+    """Refuse to write what has the id of a message in another stream."""
+    rows: list[Row | ScheduledRow] = [*decisions.writes, *decisions.scheduled]
+    if not rows:
+        return
+    stored = store.stored_ids([row.id for row in rows])
+    causes = {message.global_position: message for message in messages}
+    for row in rows:
+        taken_by = stored.get(row.id, row.stream_name)
+        if taken_by != row.stream_name and (cause := causes.get(_cause(row))) is not None:
+            raise TakenIdError(cause, row.id, taken_by)
+
+
+def _cause(row: Row | ScheduledRow) -> int:
+    metadata = {} if row.metadata is None else json.loads(row.metadata)
+    return int(metadata.get("causationMessageGlobalPosition", 0))
+
+
 def _first_events(
-    messages: Sequence[StoredMessage], decoding: Decoding, needs: TransactionNeeds
+    messages: Sequence[StoredMessage], decoding: Decoding, declared: CategoryDeclarations
 ) -> Iterator[tuple[StoredMessage, uuid.UUID, str]]:
     """Give each message with the id and the stream that its handling's first event would have.
 
-    Messages without data are to be reserved, and have none. Messages of a two-phase strategy are
-    recognized by the versions of their states.
+    Messages without data are to be reserved, and have none.
     """
+    with_state = declared.state_based
     for message in messages:
-        if message.data is None or needs.is_two_phase(message):
+        if message.data is None or message.type in with_state:
             continue
         try:
             decoded = decoding.look(message, None)

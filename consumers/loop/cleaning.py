@@ -8,6 +8,7 @@ from psycopg import Connection
 
 from consumers.runtime.observability.logs import Log
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.idempotence.state_based.clean_up import clean_up_states
 from reservation.idempotence.state_based.states import state_category
@@ -23,19 +24,14 @@ class Cleaning:
     """
 
     def __init__(self, component: Component, log: Log) -> None:
-        """Prepare; nothing is removed unless the component's states have a window."""
-        self._window = component.state_window
+        self._window = declarations(component).state_window
         self._category = state_category(component.name)
         self._log = log
         self._start = ""
         self._due = 0.0  # by the monotonic clock
 
     def at_leisure(self, connection: Connection[Any]) -> None:
-        """Take one step, unless the last round ended less than `PAUSE` ago.
-
-        Raises:
-            StoreError: the database refuses, for a lasting reason.
-        """
+        """Take one step, unless the last round ended less than `PAUSE` ago."""
         if self._window is None or time.monotonic() < self._due:
             return
         with contextlib.suppress(LockTimeoutError, SerializationError):

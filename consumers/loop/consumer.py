@@ -4,6 +4,7 @@ A fault of the surroundings does not end a consumer: it waits, opens a new conne
 positions again and goes on from there. It leaves alone what another process took over meanwhile.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -28,6 +29,7 @@ from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import ErrorDetail
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.spans import Spans
@@ -35,6 +37,7 @@ from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.effects.faults import is_interrupt
 from reservation.errors import (
     LockTimeoutError,
@@ -51,6 +54,10 @@ from reservation.store.notifications import Notices
 # Seconds until the second look at a category that has nothing new, where no notice is given. Each
 # further wait is twice as long, up to a turn of the group.
 POLL = 0.1
+
+# Seconds between two looks for letters that are parked behind nothing: a process that was killed
+# may have left some.
+LOOK_FOR_STRANDED = 30.0
 
 R = TypeVar("R")
 
@@ -75,25 +82,7 @@ class Consumer:
         keep_text: bool = False,
         debug: bool = False,
     ) -> None:
-        """Prepare; nothing is read or claimed before `run`.
-
-        Args:
-            session: with the connection for this consumer alone, opened; left open.
-            component: whose handlers decide.
-            category: the category to read.
-            batch_size: how many messages to handle in one transaction.
-            batch_bytes: how many bytes of their data and metadata; see `Batch`.
-            share: which part of its group the consumer is to have.
-            stop_on_error: whether a message that cannot be handled ends the consumer, with the
-                position before it, rather than becoming a dead letter.
-            notices: what waits for notice of new messages between two looks; left open.
-            telemetry: where the consumer reports that it lives, and what it did; None for nowhere.
-            log: the logger; None for one of its own.
-            grace: seconds that it has to stop, near whose end async calls are cancelled; None for
-                no limit.
-            keep_text: whether the text and the traceback of exceptions are kept with dead letters.
-            debug: whether the traceback of each failed attempt is logged.
-        """
+        declared = declarations(component)
         self._session = session
         self._component = component
         self._category = category
@@ -115,6 +104,7 @@ class Consumer:
         self._schedule = Schedule(self._log, self._telemetry)
         self._membership.busy.besides = self._while_busy
         self._spans = Spans()
+        self._losses = Losses()
         self._event_loop = EventLoop(self._telemetry.beat, grace)
         self._membership.busy.is_alive = lambda: self._event_loop.is_alive
         self._stop_on_error = stop_on_error
@@ -122,6 +112,7 @@ class Consumer:
         self._blocked: set[str] = set()
         self._known: object = None  # the claims that `_blocked` and `_due` are of
         self._due = DueLetters(self._dead_letters)
+        self._looked = 0.0  # for stranded letters, by the monotonic clock
         self._repeat_on_conflict = RepeatingOnConflict(
             self._log, self._telemetry, lambda: self._membership.positions.lowest
         )
@@ -129,32 +120,18 @@ class Consumer:
             component, category, self._log, debug=debug, heartbeat=self._telemetry.beat
         )
         self._detail = ErrorDetail(keep_text, self._reports.wants_exceptions)
-        self._attempts = Attempts(component.attempts, self._detail)
+        self._attempts = Attempts(declared.attempts, self._detail)
         self._retrying = Retrying(
             self._dead_letters,
             self._attempts,
             self._repeat_on_conflict,
             self._reports,
             batch_size,
-            max(component.declared_in(category).concurrency.values(), default=1),
+            max(declared.of(category).concurrency.values(), default=1),
         )
 
     def run(self, stop: Stop) -> None:
-        """Handle every message, in order, until it is time to stop.
-
-        Raises:
-            MessageError: a message cannot be handled, and the consumer is to stop at such a
-                message; the position is before it.
-            GroupError: the number of partitions of the group is not the one that is asked for, or
-                is greater than 1 although the messages of an entity would not stay in order; or
-                there is a member that this process cannot work beside.
-            ForeignPositionError: a position was taken in another log: the store was cleared,
-                restored or replaced.
-            SchemaError: a schema is missing, or not in the version of this package. The consumer
-                waits for a table or function that is missing.
-            SessionError: a pooler does not keep the consumer's session.
-            Crashed: something else was raised, by the component's code or by ours.
-        """
+        """Handle every message, in order, until it is time to stop."""
         check_order(self._component, self._category, self._membership.wanted)
         with self._event_loop.used(stop):
             try:
@@ -183,6 +160,7 @@ class Consumer:
             except StoreError as error:
                 if not self._session.recover(error, stop):
                     break
+                self._losses.recovered(error, was_refused=self._session.was_refused)
                 if self._notices is not None:
                     self._notices.renew(self._session.connection)
 
@@ -209,6 +187,7 @@ class Consumer:
                 self._event_loop,
                 self._detail,
                 self._spans,
+                self._losses,
             ),
             self._batch_bytes,
         )
@@ -251,11 +230,23 @@ class Consumer:
                 connection, positions.partitions, positions.size
             )
             self._due.look(connection, positions)
-            self._known = positions.claims
+            self._known, self._looked = positions.claims, -math.inf
+        if self._looked + LOOK_FOR_STRANDED <= time.monotonic():
+            self._call_stranded(connection)
         waiting = 0
         if self._due.any:
             waiting = self._dead_letters.waiting(connection, positions.partitions, positions.size)
         self._telemetry.waits(waiting)
+
+    def _call_stranded(self, connection: Connection[Any]) -> None:
+        """Have letters handled that are parked behind nothing."""
+        if not self._membership.positions.partitions:
+            return
+        stranded = self._dead_letters.stranded(connection)
+        if stranded:
+            self._dead_letters.look_again(connection, stranded)
+            self._membership.retry = True
+        self._looked = time.monotonic()
 
     def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
@@ -325,6 +316,9 @@ class Consumer:
             return True
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
+        except StoreError:
+            narrowing.interrupted()
+            raise
         if result is None:
             return False
         if not result.moved:
@@ -408,9 +402,12 @@ class Consumer:
             self._due.add(result.letters)
             log_batch(self._log, result, self._membership.positions.partitions)
             self._reports.decided(result.tried, result.letters)
+            positions = self._membership.positions
             if result.read:
-                self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+                self._telemetry.holds(positions.reached, self._membership.head)
                 self._telemetry.committed(result.counts, time.monotonic() - began)
+            if result.blocked and positions.are_shared:
+                self._retrying.look_again(self._session.connection, result.blocked, stop)
         return result
 
     def _may_look_ahead(self, stop: Stop) -> bool:

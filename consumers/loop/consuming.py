@@ -27,27 +27,7 @@ def consume(
     keep_text: bool = False,
     debug: bool = False,
 ) -> None:
-    """Consume a category until told to stop.
-
-    Args:
-        component: whose handlers decide.
-        category: the category to read.
-        database_url: the store's address; empty for libpq's own defaults. If the database is away
-            now, that is an outage, and waited for.
-        stop: what ends it.
-        batch_size: how many messages to handle in one transaction.
-        batch_bytes: how many bytes of their data and metadata; see `Batch`.
-        share: which part of its group the consumer is to have.
-        stop_on_error: whether a message that cannot be handled ends the consumer.
-        telemetry: what the consumer reports to; None for nothing.
-        log: where events are logged.
-        grace: seconds that it has to stop; None for no limit.
-        keep_text: whether the text and the traceback of exceptions are kept with dead letters.
-        debug: whether the traceback of each failed attempt is logged.
-
-    Raises:
-        ReservationError: see `Consumer.run`.
-    """
+    """Consume a category until told to stop."""
     name = f"reservation {component.name} {category}"
     with Session(database_url, name, log, telemetry, until=stop) as session:
         if stop.requested:

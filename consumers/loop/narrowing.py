@@ -7,6 +7,10 @@ a death of the process each message is handled by itself, because an attempt at 
 not be counted for the message that is at fault.
 
 Once the message is found, each batch is up to twice as large as the one before.
+
+Where the database was lost meanwhile, no message is at fault, and none is searched for. The next
+batch is half as large all the same, because it may be the batch that the server or the network did
+not bear.
 """
 
 
@@ -18,7 +22,6 @@ class Narrowing:
     """
 
     def __init__(self, most: int) -> None:
-        """Begin with batches of ``most`` messages."""
         self._most = most
         self.limit = most
         self._suspects = 0  # the next messages, among which is the one that failed
@@ -42,25 +45,18 @@ class Narrowing:
         self._counted = 2 * self._most
 
     def failed(self, size: int, before: int | None) -> None:
-        """Note that a batch failed.
-
-        Args:
-            size: how many messages it had.
-            before: how many of them come before the one at fault; None if that is not known.
-        """
+        """Note that a batch failed."""
         if before is None:
             self._suspects, self.limit = size, max(size // 2, 1)
         else:
             self._suspects, self.limit = before + 1, max(before, 1)
 
-    def committed(self, size: int, *, ends_before_failed: bool, found: bool) -> None:
-        """Note that a batch was committed.
+    def interrupted(self) -> None:
+        """Note that a batch was rolled back because the database was lost."""
+        self.limit = max(self.limit // 2, 1)
 
-        Args:
-            size: how many messages it had.
-            ends_before_failed: whether the handler of the next message has raised.
-            found: whether a message of it was given up because it ended the process.
-        """
+    def committed(self, size: int, *, ends_before_failed: bool, found: bool) -> None:
+        """Note that a batch was committed."""
         self._counted = 0 if found else max(self._counted - size, 0)
         if ends_before_failed:
             self._suspects, self.limit = 1, 1

@@ -12,14 +12,7 @@ from reservation.raised import describe
 
 
 def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
-    """Log the outcome of a batch.
-
-    Args:
-        log: that of the consumer.
-        result: the outcome.
-        held: the partitions that the consumer holds; those of the batch are logged if they are not
-            the same.
-    """
+    """Log the outcome of a batch."""
     log_conflicts(log, result.conflicts)
     log_letters(log, result.letters)
     if result.read and result.part is not None:

@@ -30,12 +30,6 @@ class Schedule:
     """When the next scheduled message of the store is due, as far as one process knows."""
 
     def __init__(self, log: Log, telemetry: Telemetry) -> None:
-        """Prepare; nothing is known to be scheduled.
-
-        Args:
-            log: the consumer's logger.
-            telemetry: where it reports what is scheduled, and what it wrote.
-        """
         self._log = log
         self._telemetry = telemetry
         # By the monotonic clock.
@@ -45,26 +39,13 @@ class Schedule:
         self._count_at = 0.0
 
     def next_in(self, seconds: float | None) -> None:
-        """Note when the next message is due.
-
-        Args:
-            seconds: from now, negative if it is overdue; None if there is none.
-        """
+        """Note when the next message is due."""
         self._next = float("inf") if seconds is None else time.monotonic() + seconds
 
     def look(
         self, connection: Connection[Any], next_in: float | None, overdue: float | None
     ) -> None:
-        """Note what a turn of the group has found.
-
-        Args:
-            connection: to count the messages on, from time to time.
-            next_in: as for `next_in`.
-            overdue: for how many seconds the oldest message is overdue; None if there is none.
-
-        Raises:
-            StoreError: the database refuses or is away.
-        """
+        """Note what a turn of the group has found."""
         self.next_in(next_in)
         count = None
         if overdue is None:
@@ -75,11 +56,7 @@ class Schedule:
         self._telemetry.scheduled(overdue or 0.0, count)
 
     def add(self, seconds: float) -> None:
-        """Note that a message was scheduled.
-
-        Args:
-            seconds: until it is due.
-        """
+        """Note that a message was scheduled."""
         self._next = min(self._next, time.monotonic() + seconds)
 
     @property
@@ -93,14 +70,7 @@ class Schedule:
         return max(0.0, min(seconds, next_attempt - time.monotonic()))
 
     def write(self, connection: Connection[Any]) -> bool:
-        """Write what is due, up to a limit; return whether anything was written.
-
-        Args:
-            connection: in autocommit.
-
-        Raises:
-            StoreError: the database refuses for a lasting reason, or is away.
-        """
+        """Write what is due, up to a limit; return whether anything was written."""
         try:
             done = write_due(connection)
         except TO_BE_RETRIED:

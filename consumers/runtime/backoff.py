@@ -10,12 +10,6 @@ class Backoff:
     """Delays that double, each shortened at random so that many waiting processes spread out."""
 
     def __init__(self, first: float = FIRST, longest: float = LONGEST) -> None:
-        """Prepare.
-
-        Args:
-            first: seconds that the first delay takes at most.
-            longest: seconds that any delay takes at most.
-        """
         self._first = first
         self._longest = longest
         self._limit = first

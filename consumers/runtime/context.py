@@ -7,11 +7,13 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.observability.log_context import LogContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.spans import Spans
 from reservation.component import Component
+from reservation.declaration.table import declarations
 
 
 def _ignore() -> None:
@@ -37,6 +39,7 @@ class ConsumerContext:
         event_loop: where async handlers are awaited.
         detail: what is kept of exceptions for which messages fail.
         spans: what makes the consumer's spans.
+        losses: the connections that were lost during calls of handlers.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -49,6 +52,7 @@ class ConsumerContext:
     event_loop: EventLoop = field(default_factory=EventLoop)
     detail: ErrorDetail = PLACE_ONLY
     spans: Spans = field(default_factory=Spans)
+    losses: Losses = field(default_factory=Losses)
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,4 +70,4 @@ class ConsumerContext:
     @property
     def reserves(self) -> bool:
         """Whether the category is the component's command category, whose commands are reserved."""
-        return self.category == self.component.command_category
+        return self.category == declarations(self.component).command_category

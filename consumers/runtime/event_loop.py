@@ -48,12 +48,6 @@ class EventLoop:
         heartbeat: Callable[[], None] = _ignore,
         grace: float | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            heartbeat: as the attribute.
-            grace: the same.
-        """
         self.heartbeat = heartbeat
         self.stop: Stop | None = None
         self.grace = grace
@@ -69,16 +63,7 @@ class EventLoop:
         return ticked is None or time.monotonic() - ticked < BLOCKED_AFTER
 
     def run(self, calls: Callable[[], Sequence[Coroutine[Any, Any, None]]]) -> None:
-        """Await coroutines, all at a time; none of them may raise anything but to end the others.
-
-        Args:
-            calls: makes them, in the loop.
-
-        Raises:
-            CallsCancelledError: the process has to stop, and they were cancelled.
-            DeclarationError: the calling thread runs an event loop itself.
-            BaseException: what the first of them raised, once all have ended.
-        """
+        """Await coroutines, all at a time; one that raises ends the others."""
         _refuse_nested()
         if self._runner is None:
             self._runner = asyncio.Runner()
@@ -89,11 +74,7 @@ class EventLoop:
 
     @contextlib.contextmanager
     def used(self, stop: Stop) -> Iterator[None]:
-        """Around all that the consumer does; afterwards what handlers left running is cancelled.
-
-        Args:
-            stop: as the attribute.
-        """
+        """Around all that the consumer does; afterwards what handlers left running is cancelled."""
         self.stop = stop
         try:
             yield

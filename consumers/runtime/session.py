@@ -28,7 +28,7 @@ from reservation.errors import (
 )
 from reservation.postgres.connection import check_address, connect, set_for_session
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange.keeping_connection import KeepingConnection
+from reservation.postgres.exchange.keeping_connection import KeepingConnection, was_closed
 from reservation.postgres.pooler import check_session, is_pooled
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.preconditions import check_preconditions, explained
@@ -72,19 +72,6 @@ class Session:
         *,
         until: Stop | None = None,
     ) -> None:
-        """Prepare; nothing is opened yet.
-
-        Args:
-            database_url: a libpq URL or connection string; empty for libpq's own defaults.
-            application_name: what the server's own views show for the connection.
-            log: the logger, for when the database becomes unavailable and available again.
-            telemetry: where that is reported as well; None for nowhere.
-            until: what ends the wait for a database that is unavailable at the start; None if that
-                is an error.
-
-        Raises:
-            DatabaseUnavailableError: the address cannot be parsed.
-        """
         check_address(database_url)
         self.address = _with(database_url, _KEEPALIVES)
         self.application_name = application_name
@@ -94,6 +81,7 @@ class Session:
         self._backoff = Backoff()
         self._reported: str | None = None  # what the log has as the cause
         self._connection: Connection[Any] | None = None
+        self.was_refused = False
 
     def __enter__(self) -> Self:
         try:
@@ -114,11 +102,7 @@ class Session:
 
     @property
     def connection(self) -> Connection[Any]:
-        """The connection there is now, in autocommit; another one after `recover`.
-
-        Raises:
-            DatabaseUnavailableError: there is none.
-        """
+        """The connection there is now, in autocommit; another one after `recover`."""
         if self._connection is None:
             raise DatabaseUnavailableError("There is no connection to the database")
         return self._connection
@@ -140,20 +124,20 @@ class Session:
     def recover(self, error: StoreError, stop: Stop) -> bool:
         """Open a new connection, after a while, and try again until there is one.
 
-        Args:
-            error: why the former connection is no longer usable.
-            stop: what ends the attempts directly.
-
-        Returns:
-            Whether there is one; False if it is time to stop.
-
-        Raises:
-            SchemaError: the schemas are missing, or not in the version of this package.
-            SessionError: a pooler does not keep the consumer's session.
+        Where a handler closed the former one, the database is not to blame, and there is no wait.
         """
-        if self._connection is not None:
-            error = explained(error, self._connection)
-        self.close()
+        former, self._connection = self._connection, None
+        self.was_refused = False
+        if former is not None and was_closed(former):
+            try:
+                self._connection = self._open_unless_stopped(stop)
+            except StoreError as again:
+                error, self.was_refused = again, True
+            else:
+                return self._connection is not None
+        elif former is not None:
+            error = explained(error, former)
+            former.close()
         while True:
             if not is_waited_for(error):
                 raise error
@@ -165,7 +149,7 @@ class Session:
             try:
                 self._connection = self._open_unless_stopped(stop)
             except StoreError as again:
-                error = again
+                error, self.was_refused = again, True
             else:
                 return self._connection is not None
 

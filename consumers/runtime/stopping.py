@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from reservation.postgres import forks
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # What signal.getsignal() returns: a function, SIG_DFL or SIG_IGN, or None for a handler that was
@@ -33,14 +35,6 @@ class Stop:
     """
 
     def __init__(self, *, ends_process: bool = False, takes_signals: bool = True) -> None:
-        """Prepare; the signals are taken over when the block is entered.
-
-        Args:
-            ends_process: whether the process ends after the block. Signals then stay blocked. A
-                service manager may signal the whole group while the supervisor forwards the
-                signal, and the second signal must not kill a process that ends normally.
-            takes_signals: whether signals stop it, which takes the main thread.
-        """
         self._ends_process = ends_process
         self._takes_signals = takes_signals
         self._handlers: dict[signal.Signals, _Handler] = {}
@@ -59,6 +53,8 @@ class Stop:
         self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.listen()
+        # A fork has the pipe too, and a signal for it is not for this process.
+        forks.after_fork(self, Stop._restore)
         return self
 
     def listen(self) -> None:
@@ -76,8 +72,7 @@ class Stop:
         if self._takes_signals:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             if not self._ends_process:
-                for number, handler in self._handlers.items():
-                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                self._restore()
                 signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         close(self._read)
         close(self._write)
@@ -99,17 +94,18 @@ class Stop:
             os.write(self._write, b"\0")
 
     def wait(self, seconds: float, wake: int | None = None) -> bool:
-        """Wait until it is time to stop, or until the time is over; return whether to stop.
-
-        Args:
-            seconds: how long to wait at most.
-            wake: a file descriptor that ends the wait too, once it can be read.
-        """
+        """Wait until it is time to stop, or until the time is over; return whether to stop."""
         if not self._requested:
             woken = [] if wake is None else [wake]
             ready = select.select([*self._watched, *woken], [], [], seconds)[0]
             self._requested = any(descriptor in ready for descriptor in self._watched)
         return self._requested
+
+    def _restore(self) -> None:
+        """Have the signals handled as before."""
+        handlers, self._handlers = self._handlers, {}
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.request()

@@ -1,6 +1,4 @@
-"""The story of a command: all that a store holds of it, from any text that names it, on one line.
+"""The story of a command: what became of it, from a key, a stream or the id of a message.
 
-`search.recognizing` says what a text is taken for, `search.following` finds what belongs together,
-`telling` puts it into an order. Everything is read in one snapshot, by an auditor's rights, through
-indexes or within stated bounds.
+`reading` holds the reads, `following` finds what belongs together, `story` says what it is.
 """

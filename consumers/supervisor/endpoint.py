@@ -32,14 +32,6 @@ class Endpoint:
     """
 
     def __init__(self, host: str, port: int, board: Board, store: StoreReader) -> None:
-        """Prepare; the port is not taken yet.
-
-        Args:
-            host: the address or name to answer at.
-            port: the port; 0 for any that is free.
-            board: what is known of the consumers.
-            store: what is known of the store.
-        """
         self._host = host
         self._port = port
         self._board = board

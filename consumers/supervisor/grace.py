@@ -26,14 +26,6 @@ class Grace:
     """
 
     def __init__(self, stop: Stop, seconds: float, log: Log, *, impatient: bool) -> None:
-        """Prepare; nothing is limited before the block is entered, in the main thread.
-
-        Args:
-            stop: what asks the block to stop, entered before.
-            seconds: how long the block may take to end then.
-            log: the logger, for when the block is abandoned.
-            impatient: whether a second signal ends the process directly.
-        """
         self._stop = stop
         self._seconds = seconds
         self._log = log

@@ -75,12 +75,6 @@ class Board:
     """
 
     def __init__(self, expected: Sequence[Reads], stuck_after: float) -> None:
-        """Prepare.
-
-        Args:
-            expected: the consumer and category of each process that is to run.
-            stuck_after: seconds without a sign of life after which a consumer counts as stuck.
-        """
         self._expected = Counter(expected)
         self._stuck_after = stuck_after
         self._lives: dict[int, Life] = {}

@@ -48,21 +48,11 @@ class Metrics:
     """The answer to a request for the figures."""
 
     def __init__(self, board: Board, store: StoreReader) -> None:
-        """Prepare.
-
-        Args:
-            board: what is known of the processes.
-            store: what is known of the store.
-        """
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Figures(board, store))
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Return the text, and its content type.
-
-        Args:
-            accept: the content types that are wanted, as in the header of that name.
-        """
+        """Return the text, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

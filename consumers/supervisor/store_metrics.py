@@ -15,12 +15,7 @@ _Gauges = Sequence[tuple[GaugeMetricFamily, Callable[[ConsumerSummary], float | 
 
 
 def store_metrics(reads: Sequence[Reads], reading: StoreReading) -> Iterator[Metric]:
-    """Yield what was read; there is no sample of what is not known.
-
-    Args:
-        reads: the consumers, each with its category.
-        reading: what is known of the store.
-    """
+    """Yield what was read; there is no sample of what is not known."""
     up = GaugeMetricFamily(
         "reservation_store_up",
         "Whether the store could be read for the metrics that come from it",

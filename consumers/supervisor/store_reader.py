@@ -55,12 +55,6 @@ class StoreReader:
     """Reads how consumers stand, in a thread of its own, from entering to leaving the context."""
 
     def __init__(self, database_url: str, reads: Sequence[Reads]) -> None:
-        """Prepare; nothing is opened yet.
-
-        Args:
-            database_url: a libpq URL or connection string; empty for libpq's own defaults.
-            reads: the consumers, each with its category.
-        """
         self._database_url = database_url
         self._reads = sorted(set(reads))
         self._stopping = threading.Event()
@@ -107,11 +101,7 @@ class StoreReader:
                 self._stopping.wait(INTERVAL)
 
     def _read_on_a_connection(self) -> None:
-        """Read again and again on one connection.
-
-        Raises:
-            ReservationError: the database is away, or refuses.
-        """
+        """Read again and again on one connection."""
         consumer = self._reads[0][0]
         name = f"reservation metrics {consumer}"
         with Session(self._database_url, name, Log(*self._reads[0])) as session:

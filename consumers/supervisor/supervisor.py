@@ -53,13 +53,6 @@ class ConsumerFailed(ReservationError):
     """A consumer's process ended although it was not stopped."""
 
     def __init__(self, message: str, *, is_about_data: bool) -> None:
-        """Make the error.
-
-        Args:
-            message: what happened.
-            is_about_data: whether a message ended the process, or it died, rather than something
-                that kept it from running.
-        """
         super().__init__(message)
         self.is_about_data = is_about_data
 
@@ -122,14 +115,6 @@ def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> 
 
     A consumer that does not stop within its grace, or until a second signal, is ended; its batch is
     rolled back.
-
-    Args:
-        assignments: one process each; a single one needs no process of its own.
-        answer_at: where to serve metrics and health checks; None for nowhere. The supervisor does
-            that, so even a single consumer then has a process of its own.
-
-    Raises:
-        ReservationError: a consumer cannot go on; its position is before what stopped it.
     """
     if answer_at is not None:
         _answering(assignments, answer_at)

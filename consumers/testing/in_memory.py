@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.dead_letters.failure import Failure, conflict
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.table import declarations
 from reservation.effects.deciding import state_of
 from reservation.errors import DeclarationError, ReservationError
 from reservation.messages.message import StoredMessage
@@ -153,15 +155,15 @@ class InMemoryStore:
 
     def _types(self, category: str) -> Iterable[Any]:
         """Give the registries of types in which a category's may be, the likeliest first."""
-        components = [one.component for one in self._interpreters.values()]
-        for one in components:
-            if category == one.name or category in own_categories(one):
-                yield one.types
-        for one in components:
-            if category in one.subscribed:
-                yield one.subscribed[category].types
-        for one in components:
-            yield one.types
+        tables = [declarations(one.component) for one in self._interpreters.values()]
+        for table in tables:
+            if category in (table.name, *table.own_categories):
+                yield table.types
+        for table in tables:
+            if category in table.others:
+                yield table.others[category].types
+        for table in tables:
+            yield table.types
 
     def _decoded_scheduled(self, row: Any) -> Any:
         class_ = self._log.scheduled_classes.get(row.id)
@@ -232,11 +234,6 @@ def run_in_memory(
     return InMemoryStore(interpreters, log, outcomes)
 
 
-def own_categories(component: Component[Any]) -> list[str]:
-    """Return the categories of a component's commands."""
-    return [component.command_category, *component.reservation_categories]
-
-
 def _outcome(name: str, taken: Taken) -> MessageOutcome:
     message, outcome = taken.message, taken.outcome
     if outcome == "conflict":
@@ -273,21 +270,21 @@ def _send(log: MemoryLog, components: Sequence[Component[Any]], message: object)
 
 def _written(components: Sequence[Component[Any]], category: str) -> Any:
     for one in components:
-        if category in (one.name, *own_categories(one)):
-            return one.types.written
+        if category in (one.name, *declarations(one).own_categories):
+            return declarations(one).types.written
     return written_as
 
 
 def _receiver(
     components: Sequence[Component[Any]], message: object
-) -> tuple[Component[Any], CategoryDeclaration]:
+) -> tuple[Component[Any], CategoryDeclarations]:
     """Return the component that a message is for, and the declaration of its handler."""
     class_ = type(message)
     found = [
         one
         for one in components
-        if class_.__name__ in {*one.handlers, *one.initiations}
-        or any(subscribed.types.has(class_) for subscribed in one.subscribed.values())
+        if class_.__name__ in declarations(one).own.handled
+        or any(subscribed.types.has(class_) for subscribed in declarations(one).others.values())
     ]
     if len(found) > 1:
         raise DeclarationError(

@@ -12,26 +12,19 @@ from bank.messages import (
     WithdrawalRejected,
     Withdrawn,
 )
-from reservation import Component, Context
+from reservation import Component, Context, Key
 
 account = Component("account", entity=Account, id="account_id")
 
+
 # A sender that sends again may stamp the time anew; the intent is the same.
-account.reserve(
-    Deposit, into="accountTransaction", entity="account_id", key="deposit_id", volatile="time"
-)
-account.reserve(
-    Withdraw, into="accountTransaction", entity="account_id", key="withdrawal_id", volatile="time"
-)
-
-
-@account.initiate(Open, volatile="time")
+@account.initiate(Open, ignoring="time")
 def open_account(command: Open, context: Context) -> Opened:
     """Start the account's stream; a reissue finds it there."""
     return context.follow(command, Opened, processed_time=context.time)
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, key=Key("deposit_id", ignoring="time"))
 def deposit(command: Deposit, account: Account, context: Context) -> Deposited | None:
     """Handle the reserved copy of a deposit."""
     if account.processed(context.sequence):
@@ -41,7 +34,7 @@ def deposit(command: Deposit, account: Account, context: Context) -> Deposited |
     )
 
 
-@account.handle(Withdraw)
+@account.handle(Withdraw, key=Key("withdrawal_id", ignoring="time"))
 def withdraw(
     command: Withdraw, account: Account, context: Context
 ) -> Withdrawn | WithdrawalRejected | None:
@@ -54,7 +47,7 @@ def withdraw(
     return context.follow(command, outcome, processed_time=context.time, sequence=context.sequence)
 
 
-@account.handle(Close)
+@account.handle(Close, once=None)
 def close(command: Close, account: Account, context: Context) -> Closed | None:
     """Close the account once; its own state tells a reissue."""
     if account.closed:

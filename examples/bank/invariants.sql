@@ -84,11 +84,11 @@ WHERE sequence <= sequence_before
 
 -- name: i6_money
 -- Every withdrawal was covered by the balance before it and every rejected one was not, and each
--- amount is that of the command, or the one that it was corrected to.
+-- amount is that of the command, or that of the data that its letter was given.
 SELECT stream_name || ' position ' || position AS what
 FROM (
   SELECT e.stream_name, e.position, e.type, (e.data->>'amount')::numeric AS amount,
-         (coalesce(correction.data, command.data)->>'amount')::numeric AS asked,
+         (coalesce(letter.data, command.data)->>'amount')::numeric AS asked,
          coalesce(sum(CASE e.type WHEN 'Deposited' THEN (e.data->>'amount')::numeric
                                   WHEN 'Withdrawn' THEN -(e.data->>'amount')::numeric END)
            OVER (PARTITION BY e.stream_name ORDER BY e.position
@@ -96,9 +96,9 @@ FROM (
   FROM message_store.messages e
   JOIN message_store.messages command
     ON command.global_position = (e.data->>'sequence')::bigint
-  LEFT JOIN LATERAL reservation.last_correction(
-    'account', message_store.category(command.stream_name), command.global_position, command.id
-  ) AS correction ON true
+  LEFT JOIN reservation.dead_letters letter
+    ON letter.consumer = 'account' AND letter.category = message_store.category(command.stream_name)
+    AND letter.global_position = command.global_position AND letter.message_id = command.id
   WHERE message_store.category(e.stream_name) = 'account'
 ) AS transactions
 WHERE (type = 'Withdrawn' AND amount > balance)

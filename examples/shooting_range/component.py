@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from reservation import Component, Context, StateBased
+from reservation import Component, Context
+from reservation.strategies import StateBased
 from shooting_range.messages import FireAt, Hit, Missed, MoveTarget
 
 ATTEMPTS = 2  # shots until the target moves

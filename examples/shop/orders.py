@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from reservation import Component, Context, MessageIdInEvents, Reject
+from reservation import Component, Context, Reject
+from reservation.strategies import MessageIdInEvents
 from shop.messages import (
     Cancelled,
     CancelUnpaid,
@@ -45,7 +46,7 @@ def place(command: Place, context: Context) -> Placed:
     return placed
 
 
-@orders.handle(CancelUnpaid)
+@orders.handle(CancelUnpaid, once=None)
 def cancel_unpaid(command: CancelUnpaid, order: Order, context: Context) -> Cancelled | None:
     """Cancel an order whose time is up."""
     if order.state != "placed":
@@ -53,7 +54,7 @@ def cancel_unpaid(command: CancelUnpaid, order: Order, context: Context) -> Canc
     return Cancelled(command.order_id, "not paid in time")
 
 
-@orders.on(Captured, category="payment", id="order_id", once=MessageIdInEvents())
+@orders.handle(Captured, category="payment", id="order_id", once=MessageIdInEvents())
 def pay(event: Captured, order: Order, context: Context) -> Paid | None:
     """Record the payment; give the money back where the order was cancelled before it came."""
     if order.state == "cancelled":
@@ -63,7 +64,7 @@ def pay(event: Captured, order: Order, context: Context) -> Paid | None:
     return context.follow(event, Paid)
 
 
-@orders.on(Declined, category="payment", id="order_id", once=MessageIdInEvents())
+@orders.handle(Declined, category="payment", id="order_id", once=MessageIdInEvents())
 def decline(event: Declined, order: Order, context: Context) -> Cancelled | None:
     """Cancel an order that cannot be paid."""
     return None if order.state == "cancelled" else context.follow(event, Cancelled)

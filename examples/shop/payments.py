@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from reservation import Component, Context, MessageIdInEvents, Reject, Retry
+from reservation import Component, Context, Reject, Retry
+from reservation.strategies import MessageIdInEvents
 from shop.messages import Capture, Captured, Declined, Refund, Refunded
 
 PROVIDER = os.environ.get("SHOP_PROVIDER", "http://127.0.0.1:8900")
@@ -30,11 +31,9 @@ class Payment:
 
 
 payments = Component("payment", entity=Payment, id="payment_id")
-payments.reserve(Capture, into="paymentTransaction", entity="payment_id", key="payment_id")
-payments.reserve(Refund, into="paymentTransaction", entity="payment_id", key="refund_id")
 
 
-@payments.handle(Capture, once=MessageIdInEvents(), retry=RETRY, concurrency=50)
+@payments.handle(Capture, key="payment_id", once=MessageIdInEvents(), retry=RETRY, concurrency=50)
 async def capture(command: Capture, payment: Payment, context: Context) -> Captured | Declined:
     """Take the money; a card that is declined is an answer, not a failure."""
     body = {"customer": command.customer_id, "cents": command.cents}
@@ -44,7 +43,7 @@ async def capture(command: Capture, payment: Payment, context: Context) -> Captu
     return context.follow(command, Captured, receipt=answer["receipt"])
 
 
-@payments.handle(Refund, once=MessageIdInEvents(), retry=RETRY, concurrency=50)
+@payments.handle(Refund, key="refund_id", once=MessageIdInEvents(), retry=RETRY, concurrency=50)
 async def refund(command: Refund, payment: Payment, context: Context) -> Refunded:
     """Give the money back, but never more than was taken."""
     if command.cents > payment.captured - payment.refunded:

@@ -37,7 +37,7 @@ async def place(request: Request) -> JSONResponse:
     outcome = await keyed.send(command, orders)
     if outcome.state == "rejected":
         return JSONResponse({"reason": outcome.reason}, 422)
-    placed = outcome.events[0]
+    (placed,) = outcome.events_of(Placed)
     return JSONResponse({"order": placed.order_id, "cents": placed.cents}, 201)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from reservation.component import CategoryDeclaration
+from reservation.declaration.category import CategoryDeclarations
 from reservation.errors import (
     DecodeError,
     HandlerError,
@@ -18,21 +18,17 @@ from reservation.raised import describe
 Passes = Callable[[BaseException], bool]
 
 
-def unknown_type(declared: CategoryDeclaration, message: StoredMessage) -> UnknownTypeError:
+def unknown_type(declared: CategoryDeclarations, message: StoredMessage) -> UnknownTypeError:
     """Return the error of a message that nothing handles."""
     return UnknownTypeError(
         f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
-        f"the component {declared.name!r}, or let it pass with "
-        f"{declared.name}.ignore({printable(message.type)!r})"
+        f"the component {declared.component!r}, or let it pass with "
+        f"{declared.component}.ignore({printable(message.type)!r})"
     )
 
 
-def command_in(declared: CategoryDeclaration, message: StoredMessage, passes: Passes) -> object:
-    """Return the command, or the message of a subscribed category, in a stored message.
-
-    Raises:
-        DecodeError: its data does not fit, or its class raised, be it no `Exception`.
-    """
+def command_in(declared: CategoryDeclarations, message: StoredMessage, passes: Passes) -> object:
+    """Return the command, or the message of a subscribed category, in a stored message."""
     try:
         return declared.types.decode(message)
     except Exception:
@@ -44,14 +40,9 @@ def command_in(declared: CategoryDeclaration, message: StoredMessage, passes: Pa
 
 
 def entity_stream_of(
-    declared: CategoryDeclaration, message: StoredMessage, command: object, passes: Passes
+    declared: CategoryDeclarations, message: StoredMessage, command: object, passes: Passes
 ) -> str:
-    """Return the stream of the entity that a message is for.
-
-    Raises:
-        IdempotenceKeyError: it has no entity id, or one that cannot name a stream.
-        HandlerError: the function that gives the id raised.
-    """
+    """Return the stream of the entity that a message is for."""
     try:
         return declared.entity_stream(command)
     except ReservationError as error:
@@ -66,20 +57,10 @@ def entity_stream_of(
 
 def key_streams_of(
     reservation: Reservation, message: StoredMessage, command: object, passes: Passes
-) -> tuple[str, str | None] | None:
-    """Return the stream that a command's key names, and its former one; None of a reserved copy.
-
-    Raises:
-        IdempotenceKeyError: it has no key, or one that cannot name a stream.
-        HandlerError: the key function raised.
-    """
+) -> tuple[str, str | None]:
+    """Return the stream that a command's key names, and its former one; None if it has none."""
     try:
-        if reservation.is_copy(message, command):
-            return None
-        sent_to = message.stream_name
-        return reservation.stream_name(command, sent_to), reservation.former_stream(
-            command, sent_to
-        )
+        return reservation.stream_name(command), reservation.former_stream(command)
     except IdempotenceKeyError as error:
         raise no_key(message, error) from error
     except BaseException as error:  # a key function can raise anything

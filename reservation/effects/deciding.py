@@ -6,8 +6,11 @@ Everything is encoded as soon as the handler returns, and what cannot be stored 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
 from reservation.context import Context
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.entity.projection import Loaded
 from reservation.errors import DecodeError, HandlerError
 from reservation.handlers.copying import copied
@@ -19,8 +22,8 @@ from reservation.handlers.returned import (
     events_of,
     with_trace,
 )
-from reservation.idempotence.in_events.event_causes import with_local
-from reservation.idempotence.state_based.outputs import encode_state, outputs, scheduled_outputs
+from reservation.idempotence.in_events import with_local
+from reservation.idempotence.state_based.outputs import check_outputs, encode_state
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
@@ -48,37 +51,22 @@ class Decided(NamedTuple):
 
 # Any: components have commands, entities and events of their own.
 def invoke(
-    declared: CategoryDeclaration,
+    declared: CategoryDeclarations,
     message: StoredMessage,
     command: Any,
     entity: Any,
     context: Context,
     commands: frozenset[type],
 ) -> list[object]:
-    """Call the handler of a message, and return its events.
-
-    Args:
-        declared: what declares the handler, which is not async.
-        message: the message.
-        command: the command in it.
-        entity: a copy of its entity; not used where the command initiates.
-        context: the context of the call.
-        commands: the classes of the component's commands.
-
-    Raises:
-        HandlerError: it returned what is no event.
-        BaseException: whatever the handler raises.
-    """
-    initiation = declared.initiations.get(message.type)
-    if initiation is not None:
-        returned = initiation.handler(command, context)
-    else:
-        returned = declared.handlers[message.type](command, entity, context)
-    return events_of(returned, message, commands, starts=initiation is not None)
+    """Call the handler of a message, and return its events."""
+    one = declared[message.type]
+    starts = one.role is Role.INITIATE
+    returned = one.handler(command, context) if starts else one.handler(command, entity, context)
+    return events_of(returned, message, commands, starts=starts)
 
 
 async def invoke_async(
-    declared: CategoryDeclaration,
+    declared: CategoryDeclarations,
     message: StoredMessage,
     command: Any,
     entity: Any,
@@ -86,28 +74,25 @@ async def invoke_async(
     commands: frozenset[type],
 ) -> list[object]:
     """Await the async handler of a message, and return its events; see `invoke`."""
-    initiation = declared.initiations.get(message.type)
-    if initiation is not None:
-        returned = await initiation.handler(command, context)
-    else:
-        returned = await declared.handlers[message.type](command, entity, context)
-    return events_of(returned, message, commands, starts=initiation is not None)
+    one = declared[message.type]
+    starts = one.role is Role.INITIATE
+    call = one.handler(command, context) if starts else one.handler(command, entity, context)
+    return events_of(await call, message, commands, starts=starts)
 
 
 def rejection(
-    declared: CategoryDeclaration, message: StoredMessage, reject: Reject, context: Context
+    declared: CategoryDeclarations, message: StoredMessage, reject: Reject, context: Context
 ) -> list[object]:
     """Return the event of a command that was rejected; what its handler wrote is dropped."""
     context.writes.clear()
     context.scheduled = ()
-    return [reject.event(message.type, starts=message.type in declared.initiations)]
+    return [reject.event(message.type, starts=declared[message.type].role is Role.INITIATE)]
 
 
 def lent(entity: E, message: StoredMessage) -> E:
     """Return a copy of an entity for a handler, so that only projectors change what is kept.
 
-    Raises:
-        HandlerError: it cannot be copied.
+    One that cannot be changed is given as it is.
     """
     try:
         return copied(entity)
@@ -123,8 +108,8 @@ def marks_first(component: Component[Any]) -> bool:
 
     With other strategies pseudo events of theirs may come first, and nobody relies on it.
     """
-    once = component.strategies.values()
-    return bool(component.initiations) and all(one.two_phase for one in once)
+    declared = declarations(component)
+    return declared.own.initiates and declared.starts_are_first
 
 
 def is_first(loaded: Loaded) -> bool:
@@ -147,21 +132,9 @@ def decide(
     metadata: Metadata | None,
     version: int | None,
 ) -> Decided:
-    """Return what a handler brings about, encoded and checked.
-
-    Args:
-        component: the component.
-        message: the message that was handled.
-        entity_stream: the stream of its entity.
-        events: what the handler returned, or the event of its rejection.
-        context: what else it wrote.
-        metadata: that of its events; None for that of a message that follows.
-        version: the version of the entity's stream; None if it does not matter.
-
-    Raises:
-        MessageError: something of it cannot be stored, or nobody would know it when it is read.
-    """
-    written = component.types.written
+    """Return what a handler brings about, encoded and checked."""
+    declared = declarations(component)
+    written = declared.types.written
     if context.scheduled:
         events = with_trace(events, context.scheduled)
     rows = encode_events(events, message, entity_stream, metadata, version, written)
@@ -169,19 +142,15 @@ def decide(
     scheduled: list[ScheduledRow] = []
     if context.writes:
         further = encode_further(context.writes, message, written)
-        component.check_written(further, message)
+        declared.check_written(further, message)
     if context.scheduled:
         scheduled = encode_scheduled(context.scheduled, message, written)
-        component.check_written(scheduled, message)
+        declared.check_written(scheduled, message)
     return Decided(rows, further, scheduled)
 
 
 def state_of(component: Component[Any], text: str | None, message: StoredMessage) -> Any:
-    """Return a state from its JSON text, None for a new one.
-
-    Raises:
-        DecodeError: the text is none of the component's entity.
-    """
+    """Return a state from its JSON text, None for a new one."""
     entity: Any = component.entity
     try:
         return codec.decode(entity, codec.encode(entity()) if text is None else text)
@@ -193,7 +162,7 @@ def state_of(component: Component[Any], text: str | None, message: StoredMessage
         ) from error
 
 
-def decide_two_phase(
+def decide_with_state(
     component: Component[Any],
     message: StoredMessage,
     entity_stream: str,
@@ -201,34 +170,19 @@ def decide_two_phase(
     context: Context,
     state: object,
 ) -> tuple[Decided, str]:
-    """Return what a handler of a two-phase strategy brings about, and its state as JSON text.
-
-    Args:
-        component: the component.
-        message: the message that was handled.
-        entity_stream: the stream of its entity.
-        events: what the handler returned, or the event of its rejection.
-        context: what else it wrote.
-        state: the state that it left.
-
-    Raises:
-        MessageError: something of it cannot be stored, or nobody would know it when it is read.
-    """
-    written = component.types.written
-    rows = outputs(message, entity_stream, events, context.writes, written)
-    scheduled = scheduled_outputs(message, context.scheduled, written)
-    component.check_written([*rows, *scheduled], message)
-    return Decided(rows[: len(events)], rows[len(events) :], scheduled), encode_state(
-        state, message
-    )
+    """Return what a handler with a state brings about, and the state as JSON text."""
+    declared = declarations(component)
+    written = declared.types.written
+    rows = encode_events(events, message, entity_stream, written=written)
+    further = encode_further(context.writes, message, written)
+    scheduled = encode_scheduled(context.scheduled, message, written)
+    check_outputs(message, [*rows, *further], scheduled)
+    declared.check_written([*rows, *further, *scheduled], message)
+    return Decided(rows, further, scheduled), encode_state(state, message)
 
 
 def apply(component: Component[Any], row: Row, loaded: Loaded, message: StoredMessage) -> None:
-    """Apply an event that is going to be written to its entity.
-
-    Raises:
-        HandlerError: its type is not declared, it cannot be read again, or the projector raised.
-    """
-    component.projection.apply_encoded(loaded.entity, row, message)
+    """Apply an event that is going to be written to its entity."""
+    loaded.entity = declarations(component).projection.apply_encoded(loaded.entity, row, message)
     loaded.version += 1
     loaded.started = loaded.started or row.type != PSEUDO_EVENT

@@ -1,8 +1,9 @@
 """Which exceptions of a component's code are faults of its messages, and what is said of them."""
 
 import signal
+import uuid
 
-from reservation.errors import HandlerError
+from reservation.errors import HandlerError, MessageError
 from reservation.messages.message import StoredMessage, printable
 from reservation.raised import describe
 
@@ -17,6 +18,18 @@ class RaisedByHandlerError(HandlerError):
     def __init__(self, text: str, message: StoredMessage) -> None:
         super().__init__(text)
         self.message = message
+
+
+class TakenIdError(MessageError):
+    """An id that the handling of a message derives is in use for another message."""
+
+    def __init__(self, message: StoredMessage, taken: uuid.UUID, stream_name: str) -> None:
+        super().__init__(
+            f"Cannot write what the handling of {message} brings about: the message id {taken} is "
+            f"in use for another message in {printable(stream_name)}; have the command sent again "
+            f"under another id, and discard this one"
+        )
+        self.global_position = message.global_position
 
 
 def is_interrupt(error: BaseException) -> bool:

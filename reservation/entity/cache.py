@@ -2,7 +2,8 @@
 
 What is decided on an entity changes it before that is committed. So an entity is copied now and
 then. When a transaction is rolled back, the entity goes back to its copy, and only the events after
-that are read again. (Source: checkpoints, as databases recover from them.)
+that are read again. An entity that cannot be changed is its own copy. (Source: checkpoints, as
+databases recover from them.)
 """
 
 from collections import OrderedDict
@@ -53,17 +54,6 @@ class EntityCache:
         copied: Callable[[object], object | None] = lambda _: None,
         entering: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begin with none.
-
-        Args:
-            make: makes an entity before its first event.
-            projection: applies its events to it.
-            capacity: how many to keep.
-            snapshots: where an entity is looked for that is not kept here, if anywhere.
-            copied: returns a copy that can take the place of an entity, or None if there is none;
-                one that `copy.deepcopy` makes need not.
-            entering: called with the stream whose events are applied next.
-        """
         self._make = make
         self._projection = projection
         self._capacity = capacity
@@ -77,13 +67,7 @@ class EntityCache:
     def load(
         self, store: MessageStore, stream_names: Iterable[str], last: LastEvents = NONE_READ
     ) -> dict[str, Loaded]:
-        """Return the entities of these streams as they are now, in two statements at most.
-
-        Args:
-            store: where they are read from.
-            stream_names: the streams.
-            last: what was read of some of them already, in the same transaction.
-        """
+        """Return the entities of these streams as they are now, in two statements at most."""
         names = list(stream_names)
         known = {name: self._loaded.pop(name) for name in names if name in self._loaded}
         if self._snapshots is not None:
@@ -92,12 +76,12 @@ class EntityCache:
         positions = {name: loaded.version + 1 for name, loaded in wanted.items()}
         messages = _following(positions, last)
         entered = None
-        for message in [*messages, *store.read_streams(positions)]:
+        for message in [*messages, *store.read_events(positions)]:
             if message.stream_name != entered:
                 entered = message.stream_name
                 self._entering(entered)
             loaded = wanted[message.stream_name]
-            self._projection.apply_stored(loaded.entity, message)
+            loaded.entity = self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position
             loaded.started = loaded.started or starts(message)
         for name, loaded in wanted.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from reservation.errors import HandlerError, UnknownEventError
 from reservation.messages.message import StoredMessage, printable
@@ -10,12 +10,13 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.raised import describe
 from reservation.serialization import codec
+from reservation.serialization.immutability import never_changes
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing.scheduling import ScheduledRow
 from reservation.store.writing.write import Row
 
 # Any: each component has its own entity and event classes.
-Projector = Callable[[Any, Any], None]
+Projector = Callable[[Any, Any], Any]
 
 
 @dataclass(slots=True)
@@ -36,47 +37,54 @@ class Loaded:
     started: bool = False
 
 
+class DeclaredEvents(Protocol):
+    """What a component declares of its events."""
+
+    name: str
+    entity: Any
+    types: MessageTypes
+
+    @property
+    def projected(self) -> frozenset[str]:
+        """The event types that have a projector."""
+
+    @property
+    def passed(self) -> frozenset[str]:
+        """The types of the events that leave the entity as it is."""
+
+    @property
+    def loads_entities(self) -> bool:
+        """Whether handlers get entities that are made from events."""
+
+    def projector(self, type_: str) -> Projector | None:
+        """Return the projector of a type; None if there is none."""
+
+    def is_passed(self, type_: str) -> bool:
+        """Return whether events of a type leave the entity as it is."""
+
+
 class Projection:
     """What each type of event does to an entity.
 
     An entity's stream holds nothing unknown: an event that has no projector is one that is declared
     to leave the entity as it is, or the framework's own. Where entities are not made from events,
     every event is known.
-
-    Attributes:
-        projectors: the functions that apply events, by the types that they are stored under.
-        passed: the types of the events that are declared to leave the entity as it is.
-        ignored: the types that consumers skip, events among them.
-        is_used: whether handlers get entities that are made from events.
     """
 
-    def __init__(self, component: str, types: MessageTypes) -> None:
-        """Begin without projectors.
-
-        Args:
-            component: the component's name.
-            types: the component's message types.
-        """
-        self._component = component
-        self._types = types
-        self.projectors: dict[str, Projector] = {}
-        self.passed: set[str] = set()
-        self.ignored: set[str] = set()
-        self.is_used = False
-
-    @property
-    def types(self) -> frozenset[str]:
-        """The names of the event types that have a projector."""
-        return frozenset(self.projectors)
+    def __init__(self, declared: DeclaredEvents) -> None:
+        self._declared = declared
+        self._component = declared.name
+        self._types = declared.types
+        self._projector = declared.projector
 
     def knows(self, type_: str) -> bool:
         """Return whether events of a type may be in an entity's stream."""
+        declared = self._declared
         return (
-            type_ in self.projectors
-            or not self.is_used
-            or type_ in self.passed
-            or type_ in self.ignored
+            declared.projector(type_) is not None
+            or declared.is_passed(type_)
             or type_ == PSEUDO_EVENT
+            or not declared.loads_entities
         )
 
     def knows_class(self, class_: type) -> bool:
@@ -84,15 +92,7 @@ class Projection:
         return self.knows(self._types.written(class_).name)
 
     def check_written(self, row: Row | ScheduledRow, cause: StoredMessage) -> None:
-        """Refuse an event that nobody would know when it is read.
-
-        Args:
-            row: the event that is to be written.
-            cause: the message that brings it about.
-
-        Raises:
-            HandlerError: its type is not declared.
-        """
+        """Refuse an event that nobody would know when it is read."""
         if not self.knows(row.type):
             raise HandlerError(
                 f"The handler of {cause} wrote the event {printable(row.type)}, which is not "
@@ -108,52 +108,39 @@ class Projection:
 
     def code(self) -> list[Any]:
         """Return what the projection of a stream depends on, except for the code of projectors."""
-        upcasters = {name: self._types.upcasters(name) for name in self.projectors}
-        return [sorted(self.projectors), sorted(self.passed | self.ignored), upcasters]
+        upcasters = {name: self._types.upcasters(name) for name in self._declared.projected}
+        return [sorted(self._declared.projected), sorted(self._declared.passed), upcasters]
 
-    def apply_stored(self, entity: object, message: StoredMessage) -> None:
-        """Decode a stored event and apply it, if its type has a projector.
-
-        Raises:
-            UnknownEventError: nothing is declared of its type.
-            DecodeError: the event does not have the shape that its type declares.
-            HandlerError: the projector raised.
-        """
-        projector = self.projectors.get(message.type)
+    def apply_stored(self, entity: object, message: StoredMessage) -> object:
+        """Decode a stored event and apply it, if its type has a projector; return the entity."""
+        projector = self._projector(message.type)
         if projector is None:
             if not self.knows(message.type):
                 raise UnknownEventError(
                     f"Cannot load the entity of {printable(message.stream_name)}: nothing is "
                     f"declared of {message}; {self._remedy(message.type)}; if its class was "
-                    f"renamed, name it there with was={printable(message.type)!r}; or let it pass "
+                    f"renamed, give {self._component}.message its former name with "
+                    f"was={printable(message.type)!r}; or let it pass "
                     f"with {self._component}.ignore({printable(message.type)!r})"
                 )
-            return
+            return entity
         event = self._types.decode(message)
         try:
-            projector(entity, event)
+            returned = projector(entity, event)
         except Exception as error:
             raise HandlerError(f"The projector of {message} raised {describe(error)}") from error
+        return self._projected(entity, returned, message)
 
-    def apply_encoded(self, entity: object, row: Row, cause: StoredMessage) -> None:
+    def apply_encoded(self, entity: object, row: Row, cause: StoredMessage) -> object:
         """Apply an event that is going to be written, if its type has a projector.
 
         The projector gets what any later reader of the stream will decode, and nobody else gets
         that same object.
-
-        Args:
-            entity: what to change.
-            row: the event.
-            cause: the message that brings it about.
-
-        Raises:
-            HandlerError: nothing is declared of its type, it could not be read again, or the
-                projector raised.
         """
-        projector = self.projectors.get(row.type)
+        projector = self._projector(row.type)
         if projector is None:
             self.check_written(row, cause)
-            return
+            return entity
         try:
             event: object = codec.decode_encoded(self._types[row.type], row.data)
         except Exception as error:  # a class may check itself as it likes
@@ -162,8 +149,30 @@ class Projection:
                 f"{codec.explain(error)}. Let its class read what it has written"
             ) from error
         try:
-            projector(entity, event)
+            returned = projector(entity, event)
         except Exception as error:
             raise HandlerError(
                 f"The projector of what {cause} brings about raised {describe(error)}"
             ) from error
+        return self._projected(entity, returned, f"the {row.type} that {cause} brings about")
+
+    def _projected(self, entity: object, returned: object, event: object) -> object:
+        """Return the entity after a projector, which changed it or returned a new one."""
+        class_: Any = type(entity)
+        if returned is None:
+            if not never_changes(class_):
+                return entity
+        elif type(returned) is class_ or isinstance(returned, self._declared.entity or class_):
+            return returned
+        name = class_.__name__
+        instead = "or None if it changes the one that it takes"
+        if never_changes(class_):
+            instead = f"because a {name} cannot be changed"
+        raise HandlerError(
+            f"The projector of {event} returned {_shown(returned)}; let it return the {name}, "
+            f"{instead}"
+        )
+
+
+def _shown(returned: object) -> str:
+    return "None" if returned is None else f"a {type(returned).__name__}"

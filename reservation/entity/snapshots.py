@@ -60,14 +60,7 @@ class Snapshots:
         return found
 
     def write(self, loaded: Mapping[str, Loaded]) -> list[str]:
-        """Take a snapshot of those of these entities that are due, in one statement.
-
-        Args:
-            loaded: entities by their streams; the events that are in them are written.
-
-        Returns:
-            The streams of those that cannot be kept: as JSON they would not be the same.
-        """
+        """Take a snapshot of those of these entities that are due, in one statement."""
         due = {name: entity for name, entity in loaded.items() if self._is_due(entity)}
         texts = {name: self._encode(entity.entity) for name, entity in due.items()}
         kept = {name: text for name, text in texts.items() if text is not None}
@@ -94,12 +87,7 @@ class Snapshots:
 
 
 def check_snapshots(component: str, entity: type | None, every: object, revision: object) -> None:
-    """Make sure that snapshots can be kept of a component's entities.
-
-    Raises:
-        DeclarationError: there is no entity, it is no dataclass or has no form in JSON, or one of
-            the numbers is none.
-    """
+    """Make sure that snapshots can be kept of a component's entities."""
     if entity is None or not dataclasses.is_dataclass(entity):
         name = "None" if entity is None else entity.__name__
         raise DeclarationError(

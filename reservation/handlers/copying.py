@@ -1,8 +1,9 @@
 """Copies of entities: for handlers, which may change and keep them, and to go back to.
 
-A copy shares only what cannot be changed. `copy.deepcopy` makes the same copies and takes ten times
-as long, so it is used for rare cases alone: classes that define how they are copied, and classes
-that are not written in Python.
+A copy shares only what cannot be changed. That is known by annotations without looking at each part
+(`reservation.serialization.immutability`), or else by the parts. `copy.deepcopy` makes the same
+copies and takes ten times as long, so it is used for rare cases alone: classes that define how they
+are copied, and classes that are not written in Python.
 """
 
 import copy
@@ -10,10 +11,17 @@ import copyreg
 import enum
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
+from reservation.serialization.immutability import (
+    is_frozen,
+    is_immutable,
+    is_map,
+    never_changes,
+    shareable_fields,
+)
 from reservation.serialization.struct_types import PLAIN
 
 T = TypeVar("T")
@@ -26,14 +34,9 @@ _Copier = Callable[[Any, _Memo], Any]
 
 
 def copied(entity: T) -> T:
-    """Return a copy of an entity; a change of either does not show in the other.
-
-    Args:
-        entity: the entity.
-
-    Raises:
-        Exception: it holds something that cannot be copied, such as a lock.
-    """
+    """Return a copy of an entity; a change of either does not show in the other."""
+    if is_immutable(entity):
+        return entity
     copy_of: T = _copiers[type(entity)](entity, {})
     return copy_of
 
@@ -44,10 +47,9 @@ def equivalent_copy(entity: T) -> T | None:
     That is one of an entity that holds plain values, and collections of them. Of any other None is
     returned: a class may copy itself as it suits its handlers, a function in an attribute may look
     at the original, and an object may be compared by its identity.
-
-    Args:
-        entity: the entity.
     """
+    if is_immutable(entity):
+        return entity
     class_: Any = type(entity)
     parts = _attributes(entity) if _has_attributes_only(class_) else [entity]
     try:
@@ -58,16 +60,18 @@ def equivalent_copy(entity: T) -> T | None:
 
 
 def _attributes(value: Any) -> list[Any]:
-    """Return what an instance that is only attributes holds."""
-    class_ = type(value)
-    attributes = value.__dict__.values() if class_.__dictoffset__ else ()
-    return [*attributes, *(part for _, part in _of_slots(value, _slots(class_)))]
+    """Return what an instance that is only attributes holds, without what cannot be changed."""
+    class_: Any = type(value)
+    shareable = shareable_fields(class_)
+    named = list(value.__dict__.items()) if class_.__dictoffset__ else []
+    named += [(slot.__name__, part) for slot, part in _of_slots(value, _slots(class_))]
+    return [part for name, part in named if type(part) not in shareable.get(name, ())]
 
 
 def _is_plain_throughout(value: Any) -> bool:
     """Return whether a value is plain, or a collection of such values."""
     class_ = type(value)
-    if class_ in PLAIN or issubclass(class_, enum.Enum):
+    if class_ in PLAIN or is_immutable(value):
         return True
     if class_ is dict and not all(map(_is_plain_throughout, value.values())):
         return False
@@ -124,17 +128,39 @@ def _fixed(value: Any, memo: _Memo) -> Any:
     if _are_plain(value):
         return value
     parts = [_copy(part, memo) for part in value]
-    if all(part is original for part, original in zip(parts, value, strict=True)):
+    if _are_the_same(parts, value):
         return value
-    return memo.setdefault(id(value), type(value)(parts))  # a part may have led back here
+    class_ = type(value)
+    made = class_._make(parts) if hasattr(class_, "_make") else class_(parts)
+    return memo.setdefault(id(value), made)  # a part may have led back here
+
+
+def _fixed_mapping(value: Any, memo: _Memo) -> Any:
+    """Copy an `immutables.Map`; it is returned as it is if its parts are."""
+    if _are_plain(value.keys()) and _are_plain(value.values()):
+        return value
+    parts = [(_copy(key, memo), _copy(part, memo)) for key, part in value.items()]
+    originals = [one for item in value.items() for one in item]
+    if _are_the_same([one for item in parts for one in item], originals):
+        return value
+    return memo.setdefault(id(value), type(value)(parts))
+
+
+def _are_the_same(parts: Iterable[Any], originals: Iterable[Any]) -> bool:
+    return all(part is original for part, original in zip(parts, originals, strict=True))
 
 
 def _of_attributes(class_: Any) -> _Copier:
     """Return the function that copies the instances of a class by their attributes."""
     new, has_dict, slots = object.__new__, bool(class_.__dictoffset__), _slots(class_)
+    shareable, frozen, fixed = shareable_fields(class_), is_frozen(class_), never_changes(class_)
+    named_slots = [(slot, shareable.get(slot.__name__, ())) for slot in slots]
 
     def copy_one(value: Any, memo: _Memo) -> Any:
+        if fixed and is_immutable(value):
+            return value
         made = memo[id(value)] = new(class_)
+        same = frozen
         if has_dict:
             attributes: dict[str, Any] = value.__dict__
             if _are_plain(attributes.values()):
@@ -142,9 +168,21 @@ def _of_attributes(class_: Any) -> _Copier:
             else:
                 into = made.__dict__
                 for name, part in attributes.items():
-                    into[name] = _copy(part, memo)
-        for slot, part in _of_slots(value, slots):
-            slot.__set__(made, _copy(part, memo))
+                    if type(part) in shareable.get(name, ()):
+                        into[name] = part
+                    else:
+                        into[name] = copy_of = _copy(part, memo)
+                        same = same and copy_of is part
+        for slot, classes in named_slots:
+            try:
+                part = slot.__get__(value)
+            except AttributeError:  # it has no value yet
+                continue
+            copy_of = part if type(part) in classes else _copy(part, memo)
+            slot.__set__(made, copy_of)
+            same = same and copy_of is part
+        if same:
+            made = memo[id(value)] = value
         return made
 
     return copy_one
@@ -196,6 +234,10 @@ class _Copiers(dict[type, _Copier]):
         chosen: _Copier
         if issubclass(class_, enum.Enum | type):
             chosen = _same
+        elif is_map(class_):
+            chosen = _fixed_mapping
+        elif issubclass(class_, tuple) and is_frozen(class_):
+            chosen = _fixed
         elif _has_attributes_only(class_):
             chosen = _of_attributes(class_)
         else:

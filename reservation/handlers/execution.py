@@ -28,22 +28,7 @@ def check_execution(
     concurrency: int | None,
     alone: str | None,
 ) -> int | None:
-    """Make sure that a handler can be called as its declaration says.
-
-    Args:
-        component: the component's name.
-        message: the message that it handles.
-        handler: the function.
-        retry: its policy; None for none.
-        concurrency: how many calls may run at a time; None where nothing is said.
-        alone: the option by which its messages are handled one at a time; None if there is none.
-
-    Returns:
-        How many calls may run at a time; None if the handler is not async.
-
-    Raises:
-        DeclarationError: it cannot.
-    """
+    """Make sure that a handler can be called as its declaration says."""
     check_retry(component, message, retry)
     name = message.__name__
     if not is_async(handler):

@@ -1,5 +1,6 @@
 """What a function that is declared with `Component.on_error` is told about a failed attempt."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,3 +35,6 @@ class FailedAttempt:
     entity: str | None
     attempt: int
     outcome: Outcome
+
+
+ErrorHook = Callable[[BaseException, FailedAttempt], object]

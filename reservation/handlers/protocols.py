@@ -7,21 +7,15 @@ above each other. What a running program accepts is decided by `declaration_chec
 
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import Field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, overload
 
 from reservation.context import Context
+from reservation.messages.dataclass_instance import DataclassInstance
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
 else:
     from typing_extensions import TypeVar
-
-
-class DataclassInstance(Protocol):
-    """An instance of any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 FirstEvents = DataclassInstance | Sequence[DataclassInstance | None]
@@ -64,11 +58,20 @@ class InitiatorDecorator(Protocol[Command]):
 
 
 class ProjectorDecorator(Protocol[Event, Entity]):
-    """Declares a function that takes the entity and an event, and changes the entity."""
+    """Declares a function that takes the entity and an event.
 
+    It changes the entity and returns None, or returns the new one.
+    """
+
+    @overload
     def __call__(
         self, projector: Callable[[Entity, Event], None], /
-    ) -> Callable[[Entity, Event], None]:
+    ) -> Callable[[Entity, Event], None]: ...
+    @overload
+    def __call__(
+        self, projector: Callable[[Entity, Event], Entity], /
+    ) -> Callable[[Entity, Event], Entity]: ...
+    def __call__(self, projector: Callable[[Entity, Event], Any], /) -> Any:
         """Declare the function as the projector of the event, and return it."""
         ...
 

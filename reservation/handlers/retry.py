@@ -127,17 +127,7 @@ class Retry:
 def next_attempt(
     error: BaseException | None, retry: Retry | None, tried: int
 ) -> tuple[bool, float | None]:
-    """Return what follows when a handler raised.
-
-    Args:
-        error: what it raised.
-        retry: its policy; None for none.
-        tried: how often its message was tried before.
-
-    Returns:
-        Whether the attempts of the policy are used up, and the seconds until the next attempt;
-        None where neither the policy nor the handler asks for one.
-    """
+    """Return what follows when a handler raised."""
     applies = retry is not None and error is not None and retry.applies_to(error)
     if retry is not None and tried + 1 >= retry.attempts:
         return applies or isinstance(error, RetryLater), None
@@ -147,16 +137,7 @@ def next_attempt(
 
 
 def check_retry(component: str, command: type, retry: Any) -> None:
-    """Make sure that what was given as the policy of a handler is one.
-
-    Args:
-        component: the component's name.
-        command: the message that it is declared for.
-        retry: what was given; None for no policy.
-
-    Raises:
-        DeclarationError: it is no policy.
-    """
+    """Make sure that what was given as the policy of a handler is one."""
     if retry is None or isinstance(retry, Retry):
         return
     given = "the class Retry" if retry is Retry else f"a {type(retry).__name__}"

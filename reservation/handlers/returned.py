@@ -26,17 +26,7 @@ from reservation.store.writing.write import (
 def events_of(
     result: object, message: StoredMessage, commands: Collection[type] = (), *, starts: bool = False
 ) -> list[object]:
-    """Return the events that a handler returned: none, one, or several.
-
-    Args:
-        result: what the handler returned.
-        message: the message that it was called for.
-        commands: the classes of the component's commands, which are not events.
-        starts: whether there must be an event, because it starts the stream.
-
-    Raises:
-        HandlerError: the result holds something other than events, or lacks the first event.
-    """
+    """Return the events that a handler returned: none, one, or several."""
     events = [result] if _is_event(result) else list(_events(result, message))
     for event in events:
         if type(event) in commands:
@@ -81,20 +71,7 @@ def encode_events(
     version: int | None = None,
     written: WrittenAs = written_as,
 ) -> list[Row]:
-    """Return the events of a handler as they are written to the stream of its entity.
-
-    Args:
-        events: the events.
-        message: the message that was handled.
-        stream_name: the entity's stream.
-        metadata: the metadata of each event; None for that of an event that follows the message,
-            and has nothing else.
-        version: the version of the stream before the first event; None if it does not matter.
-        written: gives the type and the version that messages of a class are written with.
-
-    Raises:
-        EncodeError: an event cannot be stored.
-    """
+    """Return the events of a handler as they are written to the stream of its entity."""
     if not events:
         return []
     rows = []
@@ -129,16 +106,7 @@ def encode_events(
 def encode_further(
     writes: Sequence[Write], message: StoredMessage, written: WrittenAs = written_as
 ) -> list[Row]:
-    """Return the further messages of a handler as they are written.
-
-    Args:
-        writes: what the context of its call collected.
-        message: the message that was handled.
-        written: gives the type and the version that messages of a class are written with.
-
-    Raises:
-        EncodeError: a message cannot be stored.
-    """
+    """Return the further messages of a handler as they are written."""
     try:
         return [row_of(write, written=written) for write in writes]
     except (EncodeError, StoreError) as error:
@@ -152,10 +120,6 @@ def with_trace(events: Sequence[object], scheduled: Sequence[ScheduledWrite]) ->
 
     That shows that the message was handled, before and after those are written, and also if they
     are cancelled.
-
-    Args:
-        events: the events.
-        scheduled: what the context of its call collected.
     """
     return [PseudoEvent()] if scheduled and not events else events
 
@@ -163,16 +127,7 @@ def with_trace(events: Sequence[object], scheduled: Sequence[ScheduledWrite]) ->
 def encode_scheduled(
     scheduled: Sequence[ScheduledWrite], message: StoredMessage, written: WrittenAs = written_as
 ) -> list[ScheduledRow]:
-    """Return the messages that a handler scheduled as they will be written.
-
-    Args:
-        scheduled: what the context of its call collected.
-        message: the message that was handled.
-        written: gives the type and the version that messages of a class are written with.
-
-    Raises:
-        EncodeError: a message cannot be stored.
-    """
+    """Return the messages that a handler scheduled as they will be written."""
     try:
         return [scheduled_row(one, written) for one in scheduled]
     except (EncodeError, StoreError) as error:

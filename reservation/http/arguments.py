@@ -21,11 +21,7 @@ def check_arguments(
     status_path: str,
     sizes: Mapping[str, int],
 ) -> None:
-    """Make sure that the arguments of an `Idempotency` can be what they are for.
-
-    Raises:
-        DeclarationError: one cannot; the text names it.
-    """
+    """Make sure that the arguments of an `Idempotency` can be what they are for."""
     if not callable(scope):
         raise DeclarationError(
             f"Idempotency: scope= is a function that takes the request and returns the "

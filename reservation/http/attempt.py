@@ -64,14 +64,7 @@ class Attempt:
     release: Callable[[], Awaitable[None]]
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run an application for a request, and send what stands as its answer.
-
-        Args:
-            app: the application.
-            scope: of the request.
-            receive: gives the application the content.
-            send: sends to the client.
-        """
+        """Run an application for a request, and send what stands as its answer."""
 
         async def finish(answer: HttpAnswer | None) -> None:
             given = await self._given(answer)

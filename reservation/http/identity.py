@@ -37,11 +37,7 @@ class RequestId:
         return cls(key_digest, _uuid(digest(*parts)))
 
     def command_id(self, number: int) -> UUID:
-        """Return the message id of a command.
-
-        Args:
-            number: which of the commands of the request it is, from 0.
-        """
+        """Return the message id of a command."""
         return _uuid(digest(b"command", self.uuid.bytes, b"%d" % number))
 
     @property
@@ -57,13 +53,7 @@ def is_key_digest(text: str) -> bool:
 
 
 def fingerprint(method: str, target: str, content: bytes) -> bytes:
-    """Return a digest of all that has to be the same when a request is sent again.
-
-    Args:
-        method: the method.
-        target: the path and the query, as they were sent.
-        content: the content.
-    """
+    """Return a digest of all that has to be the same when a request is sent again."""
     return digest(method.encode(), target.encode(), content)
 
 

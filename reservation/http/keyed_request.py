@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import (
     DeclarationError,
     EncodeError,
@@ -16,8 +17,8 @@ from reservation.errors import (
     RefusedError,
     StreamNameError,
 )
-from reservation.handlers.protocols import DataclassInstance
 from reservation.http.identity import RequestId
+from reservation.http.wire.openapi import Dependency
 from reservation.http.wire.problems import (
     COMMAND_CONFLICT,
     COMMAND_DEAD,
@@ -26,6 +27,7 @@ from reservation.http.wire.problems import (
     Problem,
 )
 from reservation.messages import stream_name
+from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
 from reservation.store.answers.outcome import Outcome
 from reservation.store.async_client import AsyncMessageStore
@@ -38,11 +40,6 @@ class Pending(Exception):
     """The command is not handled yet; the request is answered with where to ask for it."""
 
     def __init__(self, link: str) -> None:
-        """Say where to ask.
-
-        Args:
-            link: the path of the status.
-        """
         super().__init__(f"The command is pending; ask at {link}")
         self._link = link
 
@@ -93,9 +90,11 @@ class KeyedRequest:
         self._sent = 0
         self._unanswered: Problem | Pending | None = None
 
-    @staticmethod
-    def of(request: HTTPConnection) -> "KeyedRequest":
+    @Dependency
+    def of(request: HTTPConnection) -> "KeyedRequest":  # noqa: N805  it is a static method
         """Return the keyed request that belongs to a request.
+
+        As a dependency of FastAPI it adds the header to the endpoint's parameters in OpenAPI.
 
         Args:
             request: the request of Starlette or FastAPI.
@@ -147,7 +146,7 @@ class KeyedRequest:
         position = None
         try:
             entity_id = stream_name.identifier(component.entity_stream(command)) or ""
-            stream = stream_name.of(component.command_category, entity_id)
+            stream = stream_name.of(declarations(component).command_category, entity_id)
             question = component.question(command, stream_name=stream, message_id=message_id)
             with contextlib.suppress(MessageIdConflictError):
                 # In use if a former version of the endpoint made another command of the request.
@@ -165,13 +164,7 @@ class KeyedRequest:
         return self._settled(outcome)
 
     def _is_ours(self, stands: StoredMessage, stream: str, position: int | None) -> bool:
-        """Return whether the command that stands was sent by this request.
-
-        Args:
-            stands: the command, or its reserved copy.
-            stream: where this request sent its command to.
-            position: where it is there; None if unknown.
-        """
+        """Return whether the command that stands was sent by this request."""
         if self.key in (stands.data or ""):
             return True
         followed = stands.metadata

@@ -32,6 +32,21 @@ class Followed(Strategy):
         """Whether handled messages are recognized by the log: those with events are."""
         return True
 
+    @property
+    def keeps_records(self) -> bool:
+        """Whether `forget` lets handled messages be handled anew."""
+        return True
+
+    def forget(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,
+        types: Sequence[str],  # noqa: ARG002  they are kept by category
+    ) -> None:
+        """Remove the passes of a category."""
+        connection.execute(_QUERIES["forget"], {"consumer": consumer, "category": category})
+
     def begin(
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
     ) -> Check:

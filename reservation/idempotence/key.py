@@ -21,19 +21,15 @@ from reservation.serialization.struct_types import hints_of, shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyPart = str | int | UUID | date | Decimal | Enum
-Key = KeyPart | Sequence[KeyPart]
-KeyFunction = Callable[[Any], Key]
+KeyValue = KeyPart | Sequence[KeyPart]
+KeyFunction = Callable[[Any], KeyValue]
 
 _KEY_TYPES = (str, int, UUID, date, Decimal)
 _KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an enum"
 
 
 def check_fields(command: type, names: Sequence[str]) -> None:
-    """Make sure that a command has certain fields.
-
-    Raises:
-        DeclarationError: it lacks a field, or is no dataclass.
-    """
+    """Make sure that a command has certain fields."""
     if not dataclasses.is_dataclass(command):
         raise DeclarationError(
             f"{command.__name__} is not a dataclass; decorate it with @dataclass"
@@ -47,22 +43,18 @@ def check_fields(command: type, names: Sequence[str]) -> None:
 
 
 def fields_of(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return field names as a tuple, having made sure that the command has them.
-
-    Raises:
-        DeclarationError: it lacks a field, or is no dataclass.
-    """
+    """Return field names as a tuple, having made sure that the command has them."""
+    if not isinstance(names, Iterable):
+        raise DeclarationError(
+            f"{command.__name__}: {names!r} names no field; give the name of a field, or several"
+        )
     wanted = (names,) if isinstance(names, str) else tuple(names)
     check_fields(command, wanted)
     return wanted
 
 
 def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return field names, having made sure that their values can be parts of a stream's name.
-
-    Raises:
-        DeclarationError: the command lacks a field, or a field's type cannot be a key.
-    """
+    """Return field names, having made sure that their values can be parts of a stream's name."""
     wanted = fields_of(command, names)
     _check_key_types(command, wanted)
     return wanted
@@ -71,15 +63,7 @@ def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
 def former_key(
     command: type, formerly: str | Iterable[str] | KeyFunction | None
 ) -> tuple[str, ...] | KeyFunction | None:
-    """Return what the id of a command's reservation streams was made of before.
-
-    Args:
-        command: the command.
-        formerly: the names of the fields, or a function of the command; None for nothing else.
-
-    Raises:
-        DeclarationError: the command lacks a field, or none is named.
-    """
+    """Return what the id of a command's reservation streams was made of before."""
     if formerly is None or callable(formerly):
         return formerly
     fields = fields_of(command, formerly)
@@ -92,15 +76,7 @@ def former_key(
 
 
 def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
-    """Return the parts of a command's idempotence key, as texts.
-
-    Args:
-        command: the command, decoded.
-        key: the names of the fields that hold it, or a function that returns it.
-
-    Raises:
-        IdempotenceKeyError: a part is absent, empty, or of a type that can be no key.
-    """
+    """Return the parts of a command's idempotence key, as texts."""
     if callable(key):
         value = key(command)
         values = list(value) if isinstance(value, list | tuple) else [value]
@@ -118,9 +94,6 @@ def key_part(value: object, name: str) -> str:
 
     Equal values have equal texts: a Decimal has no zeros at its end, a member of an enum is its
     value.
-
-    Raises:
-        IdempotenceKeyError: it is absent, empty, or of a type that can be no key.
     """
     if isinstance(value, Enum):
         value = value.value
@@ -183,11 +156,7 @@ def can_be_key(hint: Any) -> bool:
 
 
 def key_stream_name(category: str, parts: Sequence[str]) -> str:
-    """Return the name of the stream that reserves a key.
-
-    Raises:
-        IdempotenceKeyError: the parts contain a separator, or make no name.
-    """
+    """Return the name of the stream that reserves a key."""
     try:
         return stream_name.of(category, *parts)
     except StreamNameError as error:

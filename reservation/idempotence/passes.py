@@ -43,12 +43,7 @@ class Pass(NamedTuple):
 
     @classmethod
     def handled(cls, message: StoredMessage, written: Sequence[Row]) -> "Pass":
-        """Return the pass of a message whose handler decided on no event.
-
-        Args:
-            message: the message.
-            written: what the handler wrote to other streams, in order.
-        """
+        """Return the pass of a message whose handler decided on no event."""
         if not written:
             return cls(message, PassReason.NOTHING)
         return cls(message, PassReason.WRITTEN, written[0].id)
@@ -57,17 +52,7 @@ class Pass(NamedTuple):
 def record_passes(
     connection: Connection[Any], consumer: str, category: str, passes: Sequence[Pass]
 ) -> None:
-    """Record messages, in one statement.
-
-    Args:
-        connection: in the transaction that moves the consumer's position.
-        consumer: the component's name.
-        category: the category that the messages were read from.
-        passes: the messages; none is no statement.
-
-    Raises:
-        StoreError: the database refuses, or is unavailable.
-    """
+    """Record messages, in one statement."""
     if not passes:
         return
     fetch_all(

@@ -29,3 +29,6 @@ WITH to_go AS MATERIALIZED (
   RETURNING 1
 )
 SELECT count(*) FROM gone
+
+-- name: forget
+DELETE FROM reservation.passes WHERE consumer = %(consumer)s AND category = %(category)s

@@ -68,9 +68,13 @@ class Processed(Strategy):
             DeclarationError: the key names no field, or nothing would be kept.
         """
         if key is not None and not callable(key):
-            key = (key,) if isinstance(key, str) else tuple(key)
+            if isinstance(key, str):
+                key = (key,)
+            key = tuple(key) if isinstance(key, Iterable) else ()
             if not key:
                 raise DeclarationError("Processed: the key names no field; leave it out for the id")
+        if keep is not None and not isinstance(keep, timedelta):
+            raise DeclarationError(f"Processed: keep={keep!r} is not a timedelta")
         if keep is not None and keep <= timedelta(0):
             raise DeclarationError(f"Processed: what is kept for {keep} is not kept at all")
         self.key: tuple[str, ...] | KeyFunction | None = key
@@ -95,6 +99,23 @@ class Processed(Strategy):
         del component, entity
         if isinstance(self.key, tuple):
             check_fields(command, self.key)
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether `forget` lets handled messages be handled anew."""
+        return True
+
+    def forget(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,
+        types: Sequence[str],
+    ) -> None:
+        """Remove the processed messages of a category."""
+        values = {"consumer": consumer, "category": category, "types": list(types)}
+        for name in ("forget", "forget_dropped"):
+            connection.execute(_QUERIES[name], values)
 
     def begin(
         self,
@@ -194,11 +215,7 @@ class ProcessedCheck(Check):
                 self._dropped[at] = max(dropped_until, self._dropped.get(at, dropped_until))
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Return whether a message was processed, in an earlier batch or earlier in this one.
-
-        Raises:
-            ExpiredError: that is no longer known.
-        """
+        """Return whether a message was processed, in an earlier batch or earlier in this one."""
         message = incoming.message
         key = self._keys[message.global_position]
         name = _own_name(incoming)
@@ -228,12 +245,7 @@ class ProcessedCheck(Check):
         self._new.remove(at)
 
     def record(self) -> None:
-        """Insert the keys of the messages that were handled, in one statement.
-
-        Raises:
-            SerializationError: another transaction has processed one of them, or its day was
-                dropped; run the batch again.
-        """
+        """Insert the keys of the messages that were handled, in one statement."""
         new = self._new
         if not new.keys:
             return

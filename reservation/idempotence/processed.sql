@@ -13,7 +13,7 @@ WITH handlers AS MATERIALIZED (
   SELECT h.handler, h.consumer, h.type,
          (clock_timestamp() AT TIME ZONE 'utc' - h.keep)::date AS wanted,
          least((
-           SELECT min(m.time)
+           SELECT min(reservation.readable_time(m.time))
            FROM (
              SELECT p.category,
                     min(CASE WHEN reservation.is_foreign(p.position, p.message_id) THEN 0
@@ -27,7 +27,7 @@ WITH handlers AS MATERIALIZED (
                 AND m.global_position > p.position
            WHERE m.type = h.type
          ), (
-           SELECT min(m.time)
+           SELECT min(reservation.readable_time(m.time))
            FROM reservation.dead_letters d
            JOIN message_store.messages m
              ON m.global_position = d.global_position AND m.id = d.message_id
@@ -73,3 +73,16 @@ FROM (
   WHERE h.keep IS NOT NULL
   ORDER BY h.handler, n
 ) AS made
+
+-- name: forget
+-- Those of one category: a type may be handled from several.
+DELETE FROM reservation.processed_messages p
+USING reservation.processed_handlers h, message_store.messages m
+WHERE h.consumer = %(consumer)s AND h.type = ANY (%(types)s::text[]) AND p.handler = h.handler
+  AND m.global_position = p.global_position
+  AND message_store.category(m.stream_name) = %(category)s::varchar
+
+-- name: forget_dropped
+-- Messages of days that were dropped would be refused.
+UPDATE reservation.processed_handlers SET dropped_until = NULL
+WHERE consumer = %(consumer)s AND type = ANY (%(types)s::text[]) AND dropped_until IS NOT NULL

@@ -18,11 +18,15 @@ FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], 
 -- name: first_reserved
 -- Commands, and what was reserved first under their keys. What was reserved under the former name is
 -- that. Each is found by an index whatever the planner knows, because of the limits.
-SELECT i.n, reservation.corrected_contents(f.id, f.global_position, f.metadata),
-       c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
-       c.data::varchar, c.metadata::varchar, c.time,
-       f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,
-       f.data::varchar, f.metadata::varchar, f.time
+SELECT i.n, ARRAY(SELECT k::text FROM reservation.corrected_contents(f.id, f.global_position, f.metadata) AS k),
+       c.id::varchar, c.stream_name::varchar, reservation.readable_type(c.type),
+       c.position, c.global_position,
+       reservation.readable_text(c.data), reservation.readable_text(c.metadata),
+       reservation.readable_time(c.time),
+       f.id::varchar, f.stream_name::varchar, reservation.readable_type(f.type),
+       f.position, f.global_position,
+       reservation.readable_text(f.data), reservation.readable_text(f.metadata),
+       reservation.readable_time(f.time)
 FROM unnest(%s::bigint[], %s::text[], %s::text[])
      WITH ORDINALITY AS i(command, stream_name, former_name, n)
 CROSS JOIN LATERAL (
@@ -44,11 +48,15 @@ ORDER BY i.n
 -- name: first_initiated
 -- Commands, and the commands that started the streams of their entities. Pseudo events start none, but
 -- for the rejection of a command that initiates.
-SELECT i.n, reservation.corrected_contents(f.id, f.global_position, NULL),
-       c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
-       c.data::varchar, c.metadata::varchar, c.time,
-       f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,
-       f.data::varchar, f.metadata::varchar, f.time
+SELECT i.n, ARRAY(SELECT k::text FROM reservation.corrected_contents(f.id, f.global_position, NULL) AS k),
+       c.id::varchar, c.stream_name::varchar, reservation.readable_type(c.type),
+       c.position, c.global_position,
+       reservation.readable_text(c.data), reservation.readable_text(c.metadata),
+       reservation.readable_time(c.time),
+       f.id::varchar, f.stream_name::varchar, reservation.readable_type(f.type),
+       f.position, f.global_position,
+       reservation.readable_text(f.data), reservation.readable_text(f.metadata),
+       reservation.readable_time(f.time)
 FROM unnest(%s::bigint[], %s::text[], %s::text[])
      WITH ORDINALITY AS i(command, stream_name, former_name, n)
 CROSS JOIN LATERAL (

@@ -4,15 +4,10 @@ Each command is copied to a stream named by its idempotence key, written with ex
 the stream must not exist yet. The first copy wins. A reissue finds the stream there and is
 discarded; a second consumer handles the copy. Nothing is forgotten and there is no time window.
 (Source: the reservation pattern of Eventide.)
-
-Where no other category is named, the copy goes to the command category, under the ids of the
-command's stream and the key, and carries a local property. A message with that property is a copy
-if it is the first of the stream that its own key names: only one message can be. (Source: the
-idempotence reservation of Hubbado, for Eventide.)
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,9 +16,8 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from reservation.errors import IdempotenceKeyError, StreamNameError
+from reservation.errors import DeclarationError, IdempotenceKeyError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
-from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import (
     IntArray,
@@ -36,9 +30,6 @@ from reservation.postgres.error_translation import translated, translation
 from reservation.postgres.exchange.exchange import exchange
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
-
-# By this local property the reader finds what may be a copy in the command category.
-RESERVED = "reserved"
 
 
 class ReserveOutcome(StrEnum):
@@ -55,95 +46,62 @@ class Reservation:
 
     Attributes:
         command: the command's dataclass.
-        into: the reservation category; None for the category of the commands themselves.
+        into: the reservation category.
         key: the fields that hold the idempotence key, or a function of the command.
         entity: the field whose value leads the stream's id, so that a consumer group keeps the
             commands of an entity in order; None for streams named by the key alone.
-        volatile: fields in which a reissue may differ from the first issue, such as the time of
-            sending.
         formerly: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
-        same_key: whether the fields of the key are the same in every former shape of the command.
+        shared: whether a key of the same fields in a command of another type is never the same key.
     """
 
     command: type
-    into: str | None
+    into: str
     key: tuple[str, ...] | KeyFunction
     entity: str | None = None
-    volatile: tuple[str, ...] = ()
     formerly: tuple[str, ...] | KeyFunction | None = None
-    same_key: bool = False
+    shared: bool = False
 
-    def stream_name(self, command: object, sent_to: str = "") -> str:
-        """Return the reservation stream of a command.
+    def takes_keys_of(self, other: "Reservation") -> bool:
+        """Return whether a command of another type would be reserved in the same streams."""
+        if self.shared and other.shared:
+            return False
+        if callable(self.key) or callable(other.key) or self.into != other.into:
+            return False
+        fields = self.key if self.entity is None else (self.entity, *self.key)
+        return fields == (other.key if other.entity is None else (other.entity, *other.key))
 
-        Args:
-            command: the command, decoded.
-            sent_to: the stream that the command is in, which leads the name where the copy goes to
-                the same category.
-
-        Raises:
-            IdempotenceKeyError: the command has no key, or one that cannot name a stream.
-        """
+    def stream_name(self, command: object) -> str:
+        """Return the reservation stream of a command."""
         parts = key_parts(command, self.key)
         if self.entity is not None:
             entity = key_part(getattr(command, self.entity), f"field {self.entity}")
             parts = [entity, *parts]
-        return self.stream_of(parts, sent_to)
-
-    def stream_of(self, parts: Sequence[str], sent_to: str = "") -> str:
-        """Return the reservation stream that the parts of a key name.
-
-        Args:
-            parts: the parts as texts, after that of the entity where it leads the stream's id.
-            sent_to: as for `stream_name`.
-
-        Raises:
-            IdempotenceKeyError: they cannot name a stream.
-        """
-        if self.into is None:
-            return _beneath(sent_to, parts)
         return key_stream_name(self.into, parts)
 
-    def former_stream(self, command: object, sent_to: str = "") -> str | None:
-        """Return the stream that a command was reserved in formerly; None if it cannot have been.
-
-        Args:
-            command: the command, decoded.
-            sent_to: as for `stream_name`.
-        """
+    def former_stream(self, command: object) -> str | None:
+        """Return the stream that reserved a command formerly; None if there can be none."""
         if self.formerly is None:
             return None
         try:
-            return self.stream_of(key_parts(command, self.formerly), sent_to)
+            return key_stream_name(self.into, key_parts(command, self.formerly))
         except IdempotenceKeyError:
             return None
 
-    def is_copy(self, message: StoredMessage, command: object) -> bool:
-        """Return whether a message of the command category is a copy, to be handled there.
 
-        The mark alone is not enough, because every sender can set it. A copy is the first message
-        of the stream that its own key names beneath the stream of the command that it follows. Only
-        one message can be that, so a key has one effect, whoever wrote it. With a former key form
-        there are two such streams; `reserve` makes one only where there is not the other.
-
-        Args:
-            message: the message.
-            command: the command in it, decoded.
-
-        Raises:
-            IdempotenceKeyError: it has the place of a copy, but under another key.
-        """
-        if self.into is not None or message.position != 0 or not beneath_its_command(message):
-            return False
-        sent_to = message.metadata.causation_message_stream_name or ""
-        named = self.stream_name(command, sent_to), self.former_stream(command, sent_to)
-        if message.stream_name not in named:
-            raise IdempotenceKeyError(
-                f"{message} says that it is a reserved copy, and its stream is not the one that "
-                f"its key names; a key cannot be changed while there are copies under the old one"
-            )
-        return True
+def check_keys(component: str, added: Reservation, declared: Iterable[Reservation]) -> None:
+    """Make sure that commands of two types do not take each other's keys."""
+    for other in declared:
+        if other.command is added.command or not added.takes_keys_of(other):
+            continue
+        here, there = added.command.__name__, other.command.__name__
+        key = ", ".join(added.key) if isinstance(added.key, tuple) else "its function"
+        raise DeclarationError(
+            f"{component}: {there} and {here} are both reserved in {added.into} by {key}, so a "
+            f"{here} with the {key} of a {there} would be a conflict; reserve it into a category "
+            f"of its own, give it a key function that tells the two apart, or declare both with "
+            f"shared=True if no two commands ever have the same {key}"
+        )
 
 
 _QUERIES = load_queries("reservation.idempotence")
@@ -159,26 +117,7 @@ def reserve(
     *,
     commits: bool = False,
 ) -> list[ReserveOutcome]:
-    """Reserve a batch of commands, in one statement that leaves the payloads in the server.
-
-    Args:
-        connection: in the transaction that also moves the consumer's position.
-        commands: each command's global position and the stream that its key names.
-        volatile: by message type, the JSON fields in which a reissue may differ.
-        former: for each command, the stream that it may have been reserved in before the
-            declaration was changed; None where there is none, or none for all of them.
-        corrected: for each command, the JSON text that it was corrected to, which is reserved and
-            compared in the place of its data; None where it was not, or for all of them.
-        before: what is to be sent before, in one round trip.
-        commits: whether to commit in the same round trip (`exchange`), if there is no conflict.
-
-    Returns:
-        The outcome of each command, in the order given.
-
-    Raises:
-        ConflictFoundError: there is a conflict, and the transaction has failed.
-        StoreError: the connection is set to another encoding than UTF-8.
-    """
+    """Reserve a batch of commands, in one statement that leaves the payloads in the server."""
     if not commands:
         return []
     check_encoding(connection)
@@ -202,18 +141,7 @@ def compare_initiations(
     volatile: Mapping[str, Sequence[str]],
     corrected: Sequence[str | None] | None = None,
 ) -> list[ReserveOutcome]:
-    """Compare commands that found their entity's stream started with what started it.
-
-    Args:
-        connection: in the transaction that also moves the consumer's position.
-        commands: each command's global position and its entity's stream.
-        volatile: by message type, the JSON fields in which a reissue may differ.
-        corrected: as for `reserve`.
-
-    Returns:
-        For each, in the order given: a duplicate of the command that started the stream, or in
-        conflict with it.
-    """
+    """Compare commands that found their entity's stream started with what started it."""
     if not commands:
         return []
     outcomes = _outcomes(
@@ -226,17 +154,6 @@ def _contents(corrected: Sequence[str | None] | None) -> JsonArray | None:
     return None if corrected is None else JsonArray(corrected)
 
 
-def beneath_its_command(message: StoredMessage) -> bool:
-    """Return whether a message says that it is a copy, and is beneath its command's stream."""
-    metadata = message.metadata
-    sent_to = metadata.causation_message_stream_name
-    return (
-        metadata.local_properties.get(RESERVED) is True
-        and sent_to is not None
-        and message.stream_name.startswith(_prefix(sent_to))
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A command, and the one that was there first under its key.
@@ -245,7 +162,7 @@ class Pair:
         ordinal: which of the commands that were asked about it is, from 0.
         command: the command.
         first: the reservation, or the command that started the stream.
-        corrections: the data that the first was corrected from, and to.
+        corrections: the data that the first was sent and handled with, if they differ.
     """
 
     ordinal: int
@@ -259,23 +176,12 @@ def first_reserved(
     commands: Sequence[tuple[int, str]],
     former: Sequence[str | None] | None = None,
 ) -> list[Pair]:
-    """Return commands, with what was reserved first under their keys, in one statement.
-
-    Args:
-        connection: in the transaction that reserved the batch.
-        commands: each command's global position and the stream that its key names.
-        former: as for `reserve`.
-    """
+    """Return commands, with what was reserved first under their keys, in one statement."""
     return _pairs(connection, "first_reserved", commands, former)
 
 
 def first_initiated(connection: Connection[Any], commands: Sequence[tuple[int, str]]) -> list[Pair]:
-    """Return commands, with those that started the streams of their entities, in one statement.
-
-    Args:
-        connection: in the transaction that compared the batch.
-        commands: each command's global position and its entity's stream.
-    """
+    """Return commands, with those that started the streams of their entities, in one statement."""
     return _pairs(connection, "first_initiated", commands, None)
 
 
@@ -295,30 +201,6 @@ def _pairs(
         Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:]), corrections)
         for n, corrections, *row in rows
     ]
-
-
-def _beneath(sent_to: str, parts: Sequence[str]) -> str:
-    """Return the name of a command's stream with the key added to its ids.
-
-    Raises:
-        IdempotenceKeyError: the parts contain a separator, or make no name.
-    """
-    for part in parts:
-        if stream_name.COMPOUND_SEPARATOR in part:
-            raise IdempotenceKeyError(
-                f"The key {part!r} holds a '+', which separates it from the ids of the command's "
-                f"stream; reserve into another category with into=, or send a key without one"
-            )
-    try:
-        return stream_name.check(_prefix(sent_to) + stream_name.COMPOUND_SEPARATOR.join(parts))
-    except StreamNameError as error:
-        raise IdempotenceKeyError(str(error)) from error
-
-
-def _prefix(sent_to: str) -> str:
-    """Return what the names of the copies of a stream's commands begin with."""
-    of_category = stream_name.is_category(sent_to)
-    return sent_to + (stream_name.ID_SEPARATOR if of_category else stream_name.COMPOUND_SEPARATOR)
 
 
 def _outcomes(

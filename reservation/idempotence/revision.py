@@ -56,6 +56,21 @@ class Revisions(Strategy):
         fields = [self.revision] if self.source is None else [self.revision, self.source]
         check_fields(command, fields)
 
+    @property
+    def keeps_records(self) -> bool:
+        """Whether `forget` lets handled messages be handled anew."""
+        return True
+
+    def forget(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,
+        types: Sequence[str],  # noqa: ARG002  they are kept by category
+    ) -> None:
+        """Remove the revisions of a category."""
+        connection.execute(_QUERIES["forget"], {"consumer": consumer, "category": category})
+
     def begin(
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
     ) -> "RevisionCheck":
@@ -136,11 +151,7 @@ class RevisionCheck(Check):
             self._last[line] = former
 
     def record(self) -> None:
-        """Raise the last revisions to what was handled, in one statement.
-
-        Raises:
-            SerializationError: another transaction has raised one of them; run the batch again.
-        """
+        """Raise the last revisions to what was handled, in one statement."""
         raised = {
             line: revision
             for line, revision in self._last.items()

@@ -6,3 +6,6 @@ SELECT reservation.write_revisions(%s, %s, %s, %s, %s, %s)
 
 -- name: next
 SELECT reservation.next_revision(%s)
+
+-- name: forget
+DELETE FROM reservation.revisions WHERE consumer = %(consumer)s AND category = %(category)s

@@ -47,8 +47,9 @@ class DatabaseRevisions:
 
         Args:
             connection: the sender's, in the transaction that writes the messages when `next` is
-                called. A role that may send may draw.
-            scope: whether each entity has a counter of its own, or all have one.
+                called. A sender may draw for the entities that its categories are of.
+            scope: whether each entity has a counter of its own, or all have one. A sender draws
+                from the latter if it was granted with ``--global-revisions``.
 
         Raises:
             DeclarationError: the scope is none that there is.

@@ -33,9 +33,6 @@ Commands = tuple[list[StoredMessage], list[str | None]]
 # How many fields, the entity's among them, the server joins.
 MOST_FIELDS = 4
 
-# What the ids of a stream may hold.
-_ANY = "[^\\u0001-\\u001f\\u007f-\\u009f]*"
-
 # What the server takes a part of a key from, by the field's type: the kind of JSON value and the
 # pattern of its text. Each pattern is narrower than what may be part of a key, and has only texts
 # that `key_part` would make of the value too.
@@ -53,11 +50,7 @@ _WORD = re.compile("[A-Za-z0-9_ ]+")
 
 
 def server_rules(reservations: Mapping[str, Reservation]) -> str:
-    """Return, as JSON, the rules for those command types whose keys the server can take.
-
-    Args:
-        reservations: what is declared, by command type.
-    """
+    """Return, as JSON, the rules for those command types whose keys the server can take."""
     rules = []
     for name, declared in reservations.items():
         if callable(declared.key) or declared.formerly is not None:
@@ -75,9 +68,7 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
             rule[f"field{n}"] = camel_case(field)
             rule[f"kind{n}"] = kind
             patterns.append(pattern)
-        # Of the stream that a command is in, anything that can name one leads the key.
-        leading = "" if declared.into else rf"(?:{_ANY}\+)?"
-        rules.append(rule | {"pattern": f"^[^-]+-{leading}" + r"\+".join(patterns) + "$"})
+        rules.append(rule | {"pattern": "^[^-]+-" + r"\+".join(patterns) + "$"})
     return json.dumps(rules, ensure_ascii=False)
 
 
@@ -109,21 +100,7 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
 def read_commands(
     category: str, part: Partition, limit: int, rules: str, max_bytes: int | None = None
 ) -> Statement[Commands]:
-    """Return the statement that reads a batch of commands that are to be reserved.
-
-    Args:
-        category: the command category.
-        part: which of its commands to read.
-        limit: how many commands to read at most.
-        rules: what `server_rules` returned.
-        max_bytes: ends the batch with the command whose data and metadata bring the bytes that are
-            read to this number; None for no end.
-
-    Returns:
-        A statement for the transaction that reserves them. It gives the commands, and for each the
-        stream that its key names, as the server took it; such a command has no data. None for a
-        command that has its data.
-    """
+    """Return the statement that reads a batch of commands that are to be reserved."""
     parameters = [*part.parameters(category, limit), rules, max_bytes]
     return Statement(
         _QUERIES["read_commands"],

@@ -11,8 +11,7 @@ consumers and the Spark jobs ask these and nothing else.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 from psycopg import Connection
 
@@ -49,11 +48,7 @@ class Check(Protocol):
     """
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Return whether a message has been handled, so that it must not take effect again.
-
-        Raises:
-            ExpiredError: that is no longer known.
-        """
+        """Return whether a message has been handled, so that it must not take effect again."""
 
     def line(self, incoming: Incoming) -> Hashable | None:
         """Return what a message is recognized by that messages of other entities may have too.
@@ -73,13 +68,7 @@ class Check(Protocol):
     def effects(
         self, incoming: Incoming, events: Sequence[object], metadata: Metadata
     ) -> tuple[Sequence[object], Metadata]:
-        """Return the events to write for a message that was handled, and their metadata.
-
-        Args:
-            incoming: the message.
-            events: what its handler returned.
-            metadata: that of a message that follows it.
-        """
+        """Return the events to write for a message that was handled, and their metadata."""
         del incoming
         return events, metadata
 
@@ -95,13 +84,18 @@ class Strategy(Protocol):
     """
 
     @property
-    def two_phase(self) -> bool:
-        """Whether this is a `TwoPhaseStrategy`."""
+    def keeps_state(self) -> bool:
+        """Whether handlers change a state that is kept, and are called again for a duplicate."""
         return False
 
     @property
     def leaves_trace(self) -> bool:
         """Whether handled messages are recognized by what their events carry, so by the log."""
+        return False
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether `forget` lets handled messages be handled anew."""
         return False
 
     @property
@@ -131,6 +125,19 @@ class Strategy(Protocol):
         """
         del component, command, entity
 
+    def forget(
+        self, connection: Connection[Any], consumer: str, category: str, types: Sequence[str]
+    ) -> None:
+        """Remove the records by which messages are recognized, where there are such.
+
+        Args:
+            connection: of the owner of the store, in a transaction.
+            consumer: the component's name.
+            category: the category of the messages.
+            types: the types whose handlers have this strategy.
+        """
+        del connection, consumer, category, types
+
     # Any: connections differ in what their rows are.
     def begin(
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
@@ -143,92 +150,3 @@ class Strategy(Protocol):
             category: the category that the messages are read from.
             batch: the messages whose handlers have this strategy, in their order.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class FirstHandling:
-    """What is stored of the first handling of a message.
-
-    Attributes:
-        stream_name: the stream with the version of the state that it made.
-        position: the position of that version.
-        given: JSON text of the `HandlerInputs` of the handler.
-        outputs: JSON text of what it published.
-        outputs_hash: the digest of that.
-        published: whether that is known to be published.
-    """
-
-    stream_name: str
-    position: int
-    given: str
-    outputs: str
-    outputs_hash: str
-    published: bool
-
-
-class TwoPhaseCheck(Check, Protocol):
-    """What a two-phase strategy found out about the messages of one batch.
-
-    `record` is called before anything is published, and committed with nothing else; `publish`
-    together with the outputs, in the next transaction. A duplicate is handled again.
-    """
-
-    def state_before(self, incoming: Incoming) -> str | None:
-        """Return the state on which to handle a message, as JSON text; None for a new one.
-
-        Raises:
-            ExpiredError: the state before the first handling of a duplicate was removed.
-            SerializationError: versions were removed meanwhile; run the batch again.
-        """
-
-    def first_handling(self, incoming: Incoming) -> FirstHandling:
-        """Return what is stored of the first handling of a duplicate."""
-
-    def handled_again(self, incoming: Incoming) -> None:
-        """Note that the outputs of a duplicate are going to be published again."""
-
-    def handled(
-        self, incoming: Incoming, state: str, given: str, outputs: str, *, as_delta: bool
-    ) -> None:
-        """Note what the handling of a new message left.
-
-        Args:
-            incoming: the message.
-            state: the state after it, as JSON text.
-            given: JSON text of the `HandlerInputs` of the handler.
-            outputs: JSON text of what is going to be published.
-            as_delta: whether it is enough to store the fields that changed.
-        """
-
-    def publish(self) -> None:
-        """Mark what was handled as published, in the transaction that writes the outputs."""
-
-    @property
-    def described(self) -> str:
-        """What was handled, for errors."""
-
-
-class TwoPhaseStrategy(Strategy, Protocol):
-    """A strategy for which a batch takes two transactions: one stores states, one publishes.
-
-    The handler changes a state instead of reading one from its events. All two-phase handlers of a
-    component share their states, so one check serves the messages of them all.
-    """
-
-    @property
-    def as_delta(self) -> bool:
-        """Whether versions of the state need hold only the fields that changed."""
-
-    @property
-    def window(self) -> timedelta | None:
-        """How long versions of the state are kept at least; None to keep them for ever."""
-
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> TwoPhaseCheck:
-        """Look at the messages of a batch; see `Strategy.begin`."""
-
-
-def is_two_phase(strategy: Strategy) -> TypeGuard[TwoPhaseStrategy]:
-    """Return whether a strategy takes two transactions."""
-    return strategy.two_phase

@@ -44,15 +44,6 @@ def oldest_snapshot(connection: Connection[Any]) -> HeldSnapshot | None:
 
     PostgreSQL shows a role its own sessions, and those of others to members of
     ``pg_read_all_stats``.
-
-    Args:
-        connection: of any role.
-
-    Returns:
-        What holds it; None if nothing that the role can see is as old.
-
-    Raises:
-        StoreError: the database refuses, or is away.
     """
     rows = fetch_all(connection, _QUERIES["oldest"], {"seconds": OLD.total_seconds()})
     return HeldSnapshot(*rows[0]) if rows else None

@@ -32,6 +32,20 @@ WHERE (message_store.category(m.stream_name), m.global_position)
 ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC
 LIMIT %(limit)s
 
+-- name: longest
+-- Of the newest messages of a category, the stream of the one that has most before it.
+SELECT newest.stream_name
+FROM (
+  SELECT m.stream_name::text AS stream_name, m.position
+  FROM message_store.messages m
+  WHERE (message_store.category(m.stream_name), m.global_position)
+        BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
+  ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC
+  LIMIT %(limit)s
+) AS newest
+ORDER BY newest.position DESC
+LIMIT 1
+
 -- name: spread
 -- At each of some places of the log, the next messages of a category.
 SELECT place, ARRAY(
@@ -45,8 +59,9 @@ FROM unnest(%(places)s::bigint[]) AS place
 ORDER BY place
 
 -- name: at_positions
-SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-       m.global_position, m.data::varchar, m.metadata::varchar, m.time
+SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type), m.position,
+       m.global_position, reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+       reservation.readable_time(m.time)
 FROM message_store.messages m
 WHERE m.global_position = ANY (%(positions)s::bigint[])
 

@@ -27,6 +27,9 @@ MOST_COUNTED = 100_000
 PLACES = 1_000
 AT_EACH = 10
 
+# Among the streams of so many of the newest messages, the longest is looked for.
+NEWEST = 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class CategoryCount:
@@ -43,12 +46,7 @@ class CategoryCount:
     counted: Mapping[str, int]
 
     def of_type(self, name: str, sampled: Counter[str]) -> int:
-        """Return how many messages of a type there are, or about how many.
-
-        Args:
-            name: the type.
-            sampled: how many messages of each type are in the sample.
-        """
+        """Return how many messages of a type there are, or about how many."""
         counted = self.counted.get(name, 0)
         if self.exact:
             return counted
@@ -77,13 +75,7 @@ def use_indexes(connection: Connection[Any]) -> None:
 
 
 def sample(connection: Connection[Any], category: str, size: int) -> CategorySample:
-    """Count a category, and choose which of its messages to look at.
-
-    Args:
-        connection: in a transaction in which `use_indexes` was called.
-        category: the category.
-        size: how many messages to choose at most.
-    """
+    """Count a category, and choose which of its messages to look at."""
     of = {"category": category}
     with translated():
         rows = connection.execute(_QUERIES["counted"], of | {"limit": MOST_COUNTED + 1}).fetchall()
@@ -110,6 +102,14 @@ def sample(connection: Connection[Any], category: str, size: int) -> CategorySam
     return CategorySample(CategoryCount(messages, exact, counted), sorted(chosen))
 
 
+def longest_stream(connection: Connection[Any], category: str) -> str | None:
+    """Return the longest of the streams of a category's newest messages; None if it has none."""
+    values = {"category": category, "limit": NEWEST}
+    with translated():
+        rows = connection.execute(_QUERIES["longest"], values).fetchall()
+    return str(rows[0][0]) if rows else None
+
+
 def _evenly(values: Sequence[int], number: int) -> Sequence[int]:
     """Return so many of some values at most, at equal distances."""
     if number <= 0 or len(values) <= number:
@@ -118,13 +118,7 @@ def _evenly(values: Sequence[int], number: int) -> Sequence[int]:
 
 
 def estimate(found: Sequence[tuple[int, Sequence[int]]], last: int) -> int:
-    """Return about how many messages a category holds.
-
-    Args:
-        found: places of the log in order, the first of them that of the first message, and the
-            global positions of the next messages of the category at each.
-        last: the global position of its last message.
-    """
+    """Return about how many messages a category holds."""
     total = 0.0
     for n, (place, positions) in enumerate(found):
         end = found[n + 1][0] if n + 1 < len(found) else last + 1
@@ -137,11 +131,6 @@ def estimate(found: Sequence[tuple[int, Sequence[int]]], last: int) -> int:
 
 
 def messages_at(connection: Connection[Any], positions: Sequence[int]) -> Iterator[StoredMessage]:
-    """Give the messages at some global positions, one at a time, as they come from the server.
-
-    Args:
-        connection: in a transaction; it executes nothing else until the last message was given.
-        positions: which.
-    """
+    """Give the messages at some global positions, one at a time, as they come from the server."""
     with translated(), connection.cursor(row_factory=args_row(StoredMessage)) as cursor:
         yield from cursor.stream(_QUERIES["at_positions"], {"positions": list(positions)})

@@ -23,7 +23,8 @@ class ScheduleStatus:
         next_at: when the next of those that are not overdue is due; None without one.
         overdue: how many are due, and not written.
         overdue_since: when the first of these was due; None without one.
-        refused: how many the log has refused; they are tried again.
+        refused: how many the log has refused, those that are dead included.
+        dead: how many of these are not tried again.
     """
 
     messages: int = 0
@@ -31,6 +32,7 @@ class ScheduleStatus:
     overdue: int = 0
     overdue_since: datetime | None = None
     refused: int = 0
+    dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ScheduledMessage:
         attempts: how often the log has refused it.
         attempt_at: when it is tried again; None if the log has not refused it.
         error: why the log refused it last; None if it has not.
+        dead_at: when the last attempt failed; None if it is not dead.
     """
 
     id: uuid.UUID
@@ -58,15 +61,14 @@ class ScheduledMessage:
     attempts: int
     attempt_at: datetime | None
     error: str | None
+    dead_at: datetime | None
 
     def state(self, now: datetime) -> str:
-        """Return ``scheduled``, ``overdue``, ``refused`` or ``cancelled``.
-
-        Args:
-            now: the time by the server's clock.
-        """
+        """Return ``scheduled``, ``overdue``, ``refused``, ``dead`` or ``cancelled``."""
         if self.cancelled_at is not None:
             return "cancelled"
+        if self.dead_at is not None:
+            return "dead"
         if self.attempts:
             return "refused"
         return "overdue" if self.due_at <= now else "scheduled"
@@ -74,33 +76,14 @@ class ScheduledMessage:
 
 # Any: connections differ in what their rows are.
 def read_schedule(connection: Connection[Any], most: int | None = None) -> ScheduleStatus:
-    """Return how much is scheduled.
-
-    Args:
-        connection: of a role that may read the schedule.
-        most: how many messages to count at most of those that the log has not refused, the first
-            due first, and of those that it has; None for all.
-
-    Raises:
-        StoreError: the database refuses, or is away.
-    """
+    """Return how much is scheduled."""
     return ScheduleStatus(*fetch_all(connection, _QUERIES["status"], {"most": most})[0])
 
 
 def list_scheduled(
     connection: Connection[Any], limit: int, *, category: str | None = None, cancelled: bool = False
 ) -> tuple[datetime, Sequence[ScheduledMessage]]:
-    """Return the time by the server's clock, and what is scheduled, the first due first.
-
-    Args:
-        connection: of a role that may read the schedule.
-        limit: how many messages to return at most.
-        category: the category that they are written to; None for all.
-        cancelled: whether to return those that were cancelled, too.
-
-    Raises:
-        StoreError: the database refuses, or is away.
-    """
+    """Return the time by the server's clock, and what is scheduled, the first due first."""
     parameters = {"category": category, "cancelled": cancelled, "limit": limit}
     rows = fetch_all(connection, _QUERIES["list"], parameters)
     ((now,),) = fetch_all(connection, _QUERIES["time"])

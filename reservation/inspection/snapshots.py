@@ -6,6 +6,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -31,13 +32,8 @@ class SnapshotCount:
 
 
 def count_snapshots(connection: Connection[Any], component: Component[Any]) -> SnapshotCount | None:
-    """Count a component's snapshots; None if it keeps none.
-
-    Args:
-        connection: of a role that may read the schema ``reservation``.
-        component: whose snapshots.
-    """
-    snapshots = component.snapshots(connection)
+    """Count a component's snapshots; None if it keeps none."""
+    snapshots = declarations(component).snapshots(connection)
     if snapshots is None:
         return None
     values = {

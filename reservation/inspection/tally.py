@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DecodeError, ReservationError
 from reservation.maintenance.reservation_names import is_misnamed, is_reservation
 from reservation.messages.message import StoredMessage
@@ -121,41 +122,37 @@ class Tally(msgspec.Struct):
 
 def declared_categories(component: Component[Any]) -> dict[str, Role]:
     """Return the categories whose messages a component reads, and what each is for."""
+    declared = declarations(component)
     categories: dict[str, Role] = {}
-    if component.has_commands or not component.subscribed:
-        categories[component.command_category] = Role.COMMANDS
-    categories |= dict.fromkeys(component.reservation_categories, Role.RESERVATIONS)
-    if component.projection.is_used:
+    if declared.own.handled or not declared.others:
+        categories[declared.command_category] = Role.COMMANDS
+    categories |= dict.fromkeys(declared.reservation_categories, Role.RESERVATIONS)
+    if declared.loads_entities:
         categories[component.name] = Role.EVENTS
-    return categories | dict.fromkeys(component.subscribed_categories, Role.SUBSCRIBED)
+    return categories | dict.fromkeys(declared.subscribed_categories, Role.SUBSCRIBED)
 
 
 def declared_types(component: Component[Any], category: str, role: Role) -> Mapping[str, type]:
     """Return the types of messages that a component reads in a category, with their classes."""
+    declared = declarations(component)
     if role is Role.SUBSCRIBED:
-        subscribed = component.subscribed[category]
-        return {name: subscribed.types[name] for name in sorted(subscribed.subscriptions)}
+        subscribed = declared.others[category]
+        return {name: subscribed.types[name] for name in sorted(subscribed.handled)}
     if role is Role.EVENTS:
-        names: Iterable[str] = component.projection.types
+        names: Iterable[str] = declared.projected
     elif role is Role.RESERVATIONS:
-        names = [name for name, to in component.reservations.items() if to.into == category]
+        names = [name for name, to in declared.own.reservations.items() if to.into == category]
     else:
-        names = {*component.reservations, *component.initiations, *component.handlers}
-    return {name: component.types[name] for name in sorted(names)}
+        names = declared.own.handled
+    return {name: declared.types[name] for name in sorted(names)}
 
 
 class Inspector:
     """Takes tallies of the messages of one category."""
 
     def __init__(self, component: Component[Any], category: str) -> None:
-        """Prepare.
-
-        Args:
-            component: whose declaration the messages are compared with.
-            category: one of its categories.
-        """
         self._component = component
-        self._declared = component.declared_in(category)
+        self._declared = declarations(component).of(category)
         self.role = declared_categories(component)[category]
         self._types = declared_types(component, category, self.role)
         self._fields = {
@@ -165,13 +162,14 @@ class Inspector:
 
     def knows(self, name: str) -> Knowledge:
         """Return what is declared about a type."""
+        declared = declarations(self._component)
         if name in self._types:
             return Knowledge.DECLARED
         if self.role is Role.SUBSCRIBED:  # what no handler is declared for is passed
             return Knowledge.IGNORED
-        if name in self._component.ignored or name == PSEUDO_EVENT:
+        if name in declared.own.ignored or name == PSEUDO_EVENT:
             return Knowledge.IGNORED
-        if self.role is Role.EVENTS and self._component.projection.knows(name):
+        if self.role is Role.EVENTS and declared.projection.knows(name):
             return Knowledge.DECLARED
         return Knowledge.UNKNOWN
 
@@ -228,11 +226,11 @@ class Inspector:
 
     def _name(self, tally: Tally, message: StoredMessage, command: object) -> None:
         """Look at the name that a command is reserved under, or would be."""
-        declared = self._declared.reservations.get(message.type)
+        declared = self._declared[message.type].reservation
         if declared is None:
             return
         if not is_reservation(declared, message):
-            declared.stream_name(command, message.stream_name)
+            declared.stream_name(command)
         elif is_misnamed(declared, message, command):
             tally.misnamed += 1
             if _is_first(message.global_position, tally.misnamed_first):

@@ -12,6 +12,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import GroupError
 from reservation.idempotence.reserve import Reservation
 from reservation.messages.message import printable
@@ -23,26 +24,17 @@ _QUERIES = load_queries("reservation.maintenance")
 
 
 def check_order(component: Component, category: str, partitions: int) -> None:
-    """Refuse several partitions for a category whose streams are not led by the entity's id.
-
-    Args:
-        component: whose reservations are in the category.
-        category: one of those that the component reads.
-        partitions: how many the category has, or is to have.
-
-    Raises:
-        GroupError: there are several, and the first id of its reservations is not the entity's.
-    """
+    """Refuse several partitions for a category whose streams are not led by the entity's id."""
     if partitions == 1:
         return
-    for name, reservation in component.reservations.items():
+    for name, reservation in declarations(component).own.reservations.items():
         if reservation.into == category and leading_field(reservation) != component.id:
             former = _former(reservation)
             raise GroupError(
                 f"{category} cannot have {partitions} partitions: the component {component.name} "
                 f"reserves {name} there in streams whose first id is not {component.id!r}, so "
                 f"commands of one entity would be handled out of order, and some be lost; declare "
-                f"{component.name}.reserve({name}, …, entity={component.id!r}), with "
+                f"@{component.name}.handle({name}, key=Key(…, per={component.id!r})), with "
                 f"formerly={former} where there are reservations, or use one partition: "
                 f"`reservation partitions APP 1 --category {category}`"
             )
@@ -54,20 +46,10 @@ def check_waiting(
     """Refuse several partitions as long as reservations under a former name wait to be handled.
 
     Those need not be in the partition of their entity, whose newer ones are.
-
-    Args:
-        connection: of a role that may read messages.
-        component: whose reservations are in the category.
-        category: one of those that the component reads.
-        partitions: how many the category has, or is to have.
-        after: the position up to which all of its messages were handled.
-
-    Raises:
-        GroupError: there are several, and such a reservation waits.
     """
     types = [
         name
-        for name, reservation in component.reservations.items()
+        for name, reservation in declarations(component).own.reservations.items()
         if reservation.into == category and reservation.formerly is not None
     ]
     if partitions == 1 or not types:

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
@@ -30,13 +31,6 @@ def check_event_types(connection: Connection[Any], component: Component) -> None
     """Refuse a declaration that does not know the events that are stored.
 
     The category is sampled over its whole length, in one statement.
-
-    Args:
-        connection: not in a transaction, of a role that may read messages.
-        component: whose declaration it is.
-
-    Raises:
-        DeclarationError: there are events of types that the component does not declare.
     """
     unknown = unknown_types(connection, component)
     if not unknown:
@@ -47,20 +41,16 @@ def check_event_types(connection: Connection[Any], component: Component) -> None
     raise DeclarationError(
         f"{component.name} has events of types that the component {component.name} does not "
         f"declare: {named}{more}; its entities cannot be loaded without them: if the class was "
-        f"renamed, name it with was={first!r} at its projector; else declare a projector, or "
+        f"renamed, declare message(…, was={first!r}); else declare a projector, or "
         f"{component.name}.message(…) if it does not change the entity, or let it pass with "
         f"{component.name}.ignore({first!r})"
     )
 
 
 def unknown_types(connection: Connection[Any], component: Component) -> list[str]:
-    """Return the types of events in a sample that a component does not declare.
-
-    Args:
-        connection: not in a transaction, of a role that may read messages.
-        component: whose declaration it is.
-    """
-    if not component.projection.is_used:
+    """Return the types of events in a sample that a component does not declare."""
+    declared = declarations(component)
+    if not declared.loads_entities:
         return []
     with translated(), connection.transaction():
         connection.execute(_QUERIES["sample_settings"])
@@ -68,4 +58,4 @@ def unknown_types(connection: Connection[Any], component: Component) -> list[str
             _QUERIES["sample_types"],
             {"category": component.name, "places": PLACES, "at_each": AT_EACH},
         ).fetchall()
-    return [type_ for type_, _ in rows if not component.projection.knows(type_)]
+    return [type_ for type_, _ in rows if not declared.projection.knows(type_)]

@@ -50,21 +50,7 @@ def position_stream(category: str, identifier: str | None) -> str:
 def stored_position(
     connection: Connection[Any], category: str, identifiers: Sequence[str]
 ) -> EventidePosition | None:
-    """Return what the consumers of a category stored.
-
-    Args:
-        connection: of a role that may read messages.
-        category: the category that they read.
-        identifiers: those of the consumers, one for each member of their group; none if there is
-            one consumer without an identifier.
-
-    Returns:
-        The lowest of their positions, so that no message is passed over that one of them has not
-        handled; None if none is stored. A member that stored none has none handled.
-
-    Raises:
-        StoreError: what is stored is no position.
-    """
+    """Return what the consumers of a category stored."""
     named: Sequence[str | None] = identifiers or [None]
     streams = [position_stream(category, identifier) for identifier in named]
     found = [EventidePosition(name, _last(connection, name)) for name in streams]

@@ -23,26 +23,6 @@ _QUERIES = load_queries("reservation.maintenance", "finding_decisions.sql")
 # hash of the component and the message's id.
 _ID = re.compile(r"(?P<kind>[a-z]+(-[a-z]+)*)-(?P<position>[0-9]{1,18})-[0-9a-f]{8}")
 
-# Beyond every number.
-_LAST = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """The message of a finding.
-
-    Attributes:
-        id: its id.
-        stream_name: its stream.
-        type: its type.
-        time: when it was stored, in UTC.
-    """
-
-    id: str
-    stream_name: str
-    type: str
-    time: datetime
-
 
 class FindingError(ReservationError):
     """A finding cannot be accepted or reopened as requested."""
@@ -78,23 +58,12 @@ def accept(
     *,
     on_behalf_of: str | None = None,
 ) -> list[Decision]:
-    """Accept findings: all of them, or none.
-
-    Args:
-        connection: in autocommit, of a role that may accept.
-        findings: their ids.
-        reason: why they are accepted.
-        kinds: the kinds of findings that there are.
-        on_behalf_of: who asked; None for the one who is connected.
-
-    Raises:
-        FindingError: an id is none, a finding is accepted already, or the reason is empty.
-        MissingRightError: the role may not accept.
-    """
+    """Accept findings: all of them, or none."""
     if not reason.strip():
         raise FindingError("To accept a finding needs a reason, and the one given is empty")
     for finding in findings:
-        if not is_id(finding, kinds):
+        match = _ID.fullmatch(finding)
+        if match is None or match["kind"] not in kinds:
             raise FindingError(
                 f"{finding!r} is not the id of a finding; `reservation reconcile` shows the ids, "
                 f"such as conflict-4711-9f8e7d6c"
@@ -115,18 +84,7 @@ def reopen(
     *,
     on_behalf_of: str | None = None,
 ) -> list[Decision]:
-    """Take back that findings were accepted: all of them, or none.
-
-    Args:
-        connection: in autocommit, of a role that may accept.
-        findings: their ids.
-        reason: why; None for no reason.
-        on_behalf_of: who asked; None for the one who is connected.
-
-    Raises:
-        FindingError: a finding is not accepted.
-        MissingRightError: the role may not accept.
-    """
+    """Take back that findings were accepted: all of them, or none."""
     given = (reason or "").strip() or None
     return _decide(connection, findings, is_accepted=False, reason=given, on_behalf_of=on_behalf_of)
 
@@ -139,57 +97,6 @@ def accepted(connection: Connection[Any]) -> list[Decision]:
 def history(connection: Connection[Any]) -> list[Decision]:
     """Return every decision, the first one first."""
     return _fetch(connection, "history", {})
-
-
-def page(
-    connection: Connection[Any],
-    limit: int,
-    *,
-    key: int | None = None,
-    backward: bool = False,
-) -> list[tuple[int, Decision]]:
-    """Return the last decisions by which findings are accepted, the last one first.
-
-    Args:
-        connection: to the store.
-        limit: how many at most.
-        key: begin behind the decision of this number; None for the last one.
-        backward: return those before that decision instead, those next to it first.
-
-    Returns:
-        The decisions, each with its number.
-    """
-    edge = _LAST if key is None else key
-    query = _QUERIES["newer" if backward else "older"]
-    with translated():
-        rows = connection.execute(query, {"edge": edge, "limit": limit}).fetchall()
-    return [(int(number), Decision(*row)) for number, *row in rows]
-
-
-def of_findings(connection: Connection[Any], findings: Collection[str]) -> dict[str, Decision]:
-    """Return the last decision about each of some findings, by their ids."""
-    found = _fetch(connection, "of_findings", {"findings": list(findings)})
-    return {decision.finding: decision for decision in found}
-
-
-def of_finding(connection: Connection[Any], finding: str) -> list[Decision]:
-    """Return the last decisions about a finding, the last one first."""
-    return _fetch(connection, "of_finding", {"finding": finding})
-
-
-def is_id(text: str, kinds: Collection[str]) -> bool:
-    """Return whether a text can be the id of a finding of one of some kinds."""
-    match = _ID.fullmatch(text)
-    return match is not None and match["kind"] in kinds
-
-
-def message_of(connection: Connection[Any], finding: str) -> FoundMessage | None:
-    """Return the message at the position that a finding's id names; None if it is not there."""
-    match = _ID.fullmatch(finding)
-    position = 0 if match is None else int(match["position"])
-    with translated():
-        rows = connection.execute(_QUERIES["message"], {"global_position": position}).fetchall()
-    return FoundMessage(*rows[0]) if rows else None
 
 
 def _decide(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from psycopg import Connection, sql
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import LockTimeoutError
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
 from reservation.idempotence.state_based.states import state_category
@@ -62,11 +63,6 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
     """Drop the days of processed messages that their handlers need not keep, and make days ahead.
 
     A day that has a message which its consumer has yet to handle stays, and so do later ones.
-
-    Args:
-        connection: of the owner of the store, in autocommit.
-        apply: whether to do so; else the result is what would be done.
-        limit: not used: a step is a day.
     """
     del limit
     kind, unit = "processed messages", "days"
@@ -116,14 +112,10 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
 
     A reservation stream goes if all of it is older than that, its copy was handled, and it is not
     among the dead letters.
-
-    Args:
-        component: whose reservation categories are pruned.
-        older_than: the age that a reservation has at least, by the time it was written.
     """
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
-        for category in component.reservation_categories:
+        for category in declarations(component).reservation_categories:
             after: int | None = 0
             while after is not None:
                 parameters = {
@@ -147,9 +139,6 @@ def prune_http_requests(older_than: timedelta) -> Prune:
     """Return what removes HTTP requests and their answers.
 
     A request that is sent again afterwards is answered anew, with what became of its command.
-
-    Args:
-        older_than: the age that a request has at least, by the time it first came.
     """
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
@@ -166,40 +155,15 @@ def prune_http_requests(older_than: timedelta) -> Prune:
     return prune
 
 
-def prune_reports(older_than: timedelta) -> Prune:
-    """Return what removes the reports of reconciliations that were stored.
-
-    Args:
-        older_than: the age that a report has at least, by the time it was stored.
-    """
-
-    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
-        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
-        count = limit
-        while count == limit:
-            with translated(), connection.transaction():
-                ((count,),) = fetch_all(connection, _RESERVATIONS["reports"], parameters)
-            if count:
-                yield Pruned("stored reports", "reconciliations", count, "reports")
-            if not apply:
-                return
-
-    return prune
-
-
 def prune_passes(component: Component, older_than: timedelta) -> Prune:
     """Return what removes the recorded passes of a component's subscriptions.
 
     After that a message of theirs that is read again is handled again, and a reconciliation finds
     no evidence that it was handled.
-
-    Args:
-        component: whose passes are removed.
-        older_than: the age that a pass has at least.
     """
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
-        for category in component.subscribed_categories:
+        for category in declarations(component).subscribed_categories:
             parameters = {
                 "consumer": component.name,
                 "category": category,
@@ -245,6 +209,28 @@ class ArchiveContents(Protocol):
         """Return a category's messages, so many at a time at most."""
 
 
+class Readers(NamedTuple):
+    """Who reads a category, as far as the store knows.
+
+    Attributes:
+        category: its name.
+        consumers: those that have a position, whose unread messages stay.
+        without_position: those that a process declares, and that have none.
+    """
+
+    category: str
+    consumers: list[str]
+    without_position: list[str]
+
+
+def readers(connection: Connection[Any], categories: list[str]) -> list[Readers]:
+    """Return who reads some categories; a subscriber that has never started is not known."""
+    parameters = {"categories": TextArray(categories)}
+    with translated():
+        rows = fetch_all(connection, _RESERVATIONS["readers"], parameters)
+    return [Readers(*row) for row in rows]
+
+
 def prune_archived(
     component: Component, archive: ArchiveContents, older_than: timedelta | None = None
 ) -> Prune:
@@ -254,18 +240,14 @@ def prune_archived(
     older than that, was handled, and it is not among the dead letters; after that a reissue takes
     effect again. Nothing goes that is not in the archive with the same content, that a consumer has
     yet to read, or that is an open dead letter. What the archive has otherwise is reported.
-
-    Args:
-        component: whose commands and reservations are pruned.
-        archive: what is archived of them.
-        older_than: the age that a reservation has at least; None to leave them all.
     """
+    declared = declarations(component)
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
-        things = [("archived_commands", component.command_category)]
+        things = [("archived_commands", declared.command_category)]
         if older_than is not None:
             things += [
-                ("archived_reservations", category) for category in component.reservation_categories
+                ("archived_reservations", category) for category in declared.reservation_categories
             ]
         for name, category in things:
             query = sql.SQL(_RESERVATIONS[name].decode()).format(**_comparison())
@@ -291,8 +273,13 @@ def prune_archived(
 def _comparison() -> dict[str, sql.Composed]:
     value = sql.SQL(_RESERVATIONS["value"].decode())
     time = sql.SQL(_RESERVATIONS["time"].decode())
-    columns = {name: sql.SQL("m.{}::text").format(sql.Identifier(name)) for name in COMPARED}
-    values = [value.format(value=time if name == "time" else columns[name]) for name in COMPARED]
+    json = sql.SQL(_RESERVATIONS["json"].decode())
+    columns: dict[str, sql.Composable] = {
+        name: sql.SQL("m.{}::text").format(sql.Identifier(name)) for name in COMPARED
+    }
+    columns |= {name: json.format(column=sql.Identifier(name)) for name in ("data", "metadata")}
+    columns["time"] = time
+    values = [value.format(value=columns[name]) for name in COMPARED]
     digest = sql.SQL(_RESERVATIONS["digest"].decode()).format(values=sql.SQL(", ").join(values))
     compared = sql.SQL(_RESERVATIONS["compared"].decode()).format(digest=digest)
     removal = sql.SQL(_RESERVATIONS["removal"].decode()).format(digest=digest)
@@ -300,14 +287,10 @@ def _comparison() -> dict[str, sql.Composed]:
 
 
 def prune_states(component: Component) -> Prune:
-    """Return what removes the versions of a component's states that are older than their window.
-
-    Args:
-        component: whose states are pruned; without a window they are kept for ever.
-    """
+    """Return what removes the versions of a component's states that are older than their window."""
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
-        window, category = component.state_window, state_category(component.name)
+        window, category = declarations(component).state_window, state_category(component.name)
         if window is None:
             return
         if not apply:
@@ -330,9 +313,6 @@ def prune_cancelled(older_than: timedelta) -> Prune:
     """Return what removes scheduled messages that were cancelled.
 
     Scheduling the same id again, in a retry of a sender for example, schedules it again after that.
-
-    Args:
-        older_than: the age that the cancellation has at least.
     """
 
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:

@@ -30,7 +30,7 @@ WITH handled AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-        AND d.stream_name = p.stream_name AND d.state IN ('dead', 'parked', 'retry'))
+        AND d.stream_name = p.stream_name AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
 ), gone AS (
   DELETE FROM message_store.messages m
   USING to_go t
@@ -43,11 +43,11 @@ SELECT CASE WHEN (SELECT count(*) FILTER (WHERE p.is_old) > 0 AND count(*) = %(l
 -- name: cancelled
 -- Removes scheduled messages that were cancelled long ago, or counts them.
 WITH to_go AS MATERIALIZED (
-  SELECT s.id FROM reservation.scheduled s
+  SELECT s.number FROM reservation.scheduled s
   WHERE s.cancelled_at < clock_timestamp() - %(older_than)s::interval
   LIMIT CASE WHEN %(apply)s THEN %(limit)s::bigint END
 ), gone AS (
-  DELETE FROM reservation.scheduled s USING to_go t WHERE %(apply)s AND s.id = t.id
+  DELETE FROM reservation.scheduled s USING to_go t WHERE %(apply)s AND s.number = t.number
 )
 SELECT count(*) FROM to_go
 
@@ -63,22 +63,6 @@ WITH to_go AS MATERIALIZED (
   DELETE FROM reservation.http_requests h
   USING to_go t
   WHERE %(apply)s AND h.role = t.role AND h.id = t.id
-  RETURNING 1
-)
-SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END
-
--- name: reports
--- Removes some of the stored reports that are old enough, or counts all of them.
-WITH to_go AS MATERIALIZED (
-  SELECT r.number
-  FROM reservation.reconciliation_reports r
-  WHERE r.stored_at < clock_timestamp() - %(older_than)s::interval
-  ORDER BY r.stored_at
-  LIMIT CASE WHEN %(apply)s THEN %(limit)s::bigint END
-), gone AS (
-  DELETE FROM reservation.reconciliation_reports r
-  USING to_go t
-  WHERE %(apply)s AND r.number = t.number
   RETURNING 1
 )
 SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END
@@ -102,8 +86,12 @@ encode(sha256(convert_to(concat({values}), 'UTF8')), 'hex')
 coalesce(length({value}) || ':' || {value}, '-')
 
 -- name: time
--- In microseconds; NULL for infinity, which an archive cannot hold.
-CASE WHEN isfinite(m.time) THEN (extract(epoch FROM m.time) * 1000000)::bigint END::text
+-- In microseconds. What cannot be read is in no archive.
+CASE WHEN reservation.readable_time(m.time) IS NULL THEN 'not archived'
+     ELSE (extract(epoch FROM m.time) * 1000000)::bigint::text END
+
+-- name: json
+regexp_replace(reservation.readable_text(m.{column}), '^unreadable: ', 'not archived: ')
 
 -- name: removal
 -- Removes the messages of to_go. Returns how many, and the global positions at which the store has
@@ -117,6 +105,20 @@ gone AS (
 )
 SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END,
        ARRAY(SELECT c.global_position FROM compared c WHERE NOT c.is_archived ORDER BY 1)
+
+-- name: readers
+-- By category, the consumers that have a position in it, and those that a process declares as its
+-- subscribers and that have none.
+SELECT c.category, ARRAY(
+         SELECT DISTINCT p.consumer FROM reservation.positions p WHERE p.category = c.category ORDER BY 1
+       ), ARRAY(
+         SELECT DISTINCT m.consumer FROM reservation.members m
+         WHERE m.declaration->'subscriptions' ? c.category
+           AND NOT EXISTS (SELECT FROM reservation.positions p
+                           WHERE p.consumer = m.consumer AND p.category = c.category)
+         ORDER BY 1
+       )
+FROM unnest(%(categories)s::text[]) AS c(category)
 
 -- name: archived_commands
 -- Removes those of some archived commands that need not stay. These stay: what differs from the archive;
@@ -139,7 +141,7 @@ WITH {compared}, portion AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.global_position = p.global_position
-        AND d.state IN ('dead', 'parked', 'retry'))
+        AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
 ), {removal}
 
 -- name: archived_reservations
@@ -168,5 +170,5 @@ WITH up_to AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.stream_name = p.stream_name
-        AND d.state IN ('dead', 'parked', 'retry'))
+        AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
 ), {removal}

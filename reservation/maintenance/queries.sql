@@ -70,8 +70,9 @@ JOIN reservation.read_commands(
        %(former_rules)s::jsonb) AS former USING (global_position)
 
 -- name: at_positions
-SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-       m.global_position, m.data::varchar, m.metadata::varchar, m.time
+SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type), m.position,
+       m.global_position, reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+       reservation.readable_time(m.time)
 FROM message_store.messages m
 WHERE m.global_position = ANY (%s::bigint[])
 ORDER BY m.global_position

@@ -13,8 +13,9 @@ from psycopg import Connection
 from psycopg.rows import args_row
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
-from reservation.idempotence.reserve import Reservation, beneath_its_command
+from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.server_keys import server_rules
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.stream_name import category as category_of
@@ -42,27 +43,17 @@ def check_names(
 ) -> None:
     """Refuse a declaration under which stored reservations would not be found.
 
-    Each reservation category is sampled over its whole length, in one statement, and so is the
-    command category where copies are in it. If they are to be compared entirely, the server looks
-    at every reservation of a reservation category of which it can make the name.
-
-    Args:
-        connection: not in a transaction, of a role that may read messages.
-        component: whose declaration it is.
-        entirely: whether to look at more than a sample, which takes time with the category's size.
-
-    Raises:
-        DeclarationError: a reservation has a name that is neither the one that is declared nor the
-            former one that is declared.
+    Each reservation category is sampled over its whole length, in one statement. If they are to be
+    compared entirely, the server looks at every reservation of which it can make the name.
     """
-    within = [component.command_category] if component.reserves_within else []
-    for category in [*component.reservation_categories, *within]:
+    table = declarations(component)
+    for category in table.reservation_categories:
         for message in _sample(connection, category):
-            declared = component.reservations.get(message.type)
+            declared = table.own[message.type].reservation
             if declared is not None and is_reservation(declared, message):
                 _check_name(component, declared, message)
         for message in _suspicious(connection, component, category) if entirely else ():
-            _check_name(component, component.reservations[message.type], message)
+            _check_name(component, table.own.reservations[message.type], message)
 
 
 def _suspicious(
@@ -71,7 +62,7 @@ def _suspicious(
     """Give reservations that have neither the name that the server makes of them nor the former."""
     declared = {
         n: reservation
-        for n, reservation in component.server_keys.items()
+        for n, reservation in declarations(component).server_keys.items()
         if reservation.into == category
     }
     plain = {n: replace(reservation, formerly=None) for n, reservation in declared.items()}
@@ -127,53 +118,31 @@ def is_reservation(declared: Reservation, message: StoredMessage) -> bool:
     """Return whether a message stands where only a reservation does.
 
     In the category that commands of its type are reserved into, that is the first message of each
-    stream. Where they are reserved in the command category, it is a message that says that it is a
-    copy, beneath the stream of the command that it follows.
-
-    Args:
-        declared: how commands of its type are reserved.
-        message: a message of any category of the component.
+    stream.
     """
-    if message.position != 0:
-        return False
-    if declared.into is None:
-        return beneath_its_command(message)
-    return category_of(message.stream_name) == declared.into
+    return message.position == 0 and category_of(message.stream_name) == declared.into
 
 
 def is_misnamed(declared: Reservation, message: StoredMessage, command: object) -> bool:
-    """Return whether a reservation has neither the name that is declared nor the former one.
-
-    Args:
-        declared: how commands of its type are reserved.
-        message: the reservation.
-        command: the command in it, decoded.
-
-    Raises:
-        IdempotenceKeyError: the command has no usable key.
-    """
-    return message.stream_name not in _names(declared, message, command)
+    """Return whether a reservation has neither the name that is declared nor the former one."""
+    return message.stream_name not in _names(declared, command)
 
 
-def _names(
-    declared: Reservation, message: StoredMessage, command: object
-) -> tuple[str, str | None]:
+def _names(declared: Reservation, command: object) -> tuple[str, str | None]:
     """Return the name that a reservation should have, and the former one."""
-    sent_to = message.metadata.causation_message_stream_name or ""
-    return declared.stream_name(command, sent_to), declared.former_stream(command, sent_to)
+    return declared.stream_name(command), declared.former_stream(command)
 
 
 def _check_name(component: Component, declared: Reservation, message: StoredMessage) -> None:
     try:
-        command = component.types.decode(message)
-        name, former = _names(declared, message, command)
+        command = declarations(component).types.decode(message)
+        name, former = _names(declared, command)
         if message.stream_name in (name, former):
             return
     except Exception:  # noqa: BLE001  what the consumers cannot read or name, they say themselves
         return
-    category = declared.into or component.command_category
     raise DeclarationError(
-        f"{category} has reservations under other names than the component {component.name} "
+        f"{declared.into} has reservations under other names than the component {component.name} "
         f"declares: {printable(message.stream_name)} has a {printable(message.type)} that would be "
         f"reserved as {printable(name)}, so a reissue would take effect again; "
         f"{advice(component, declared, command, message)}"
@@ -183,19 +152,11 @@ def _check_name(component: Component, declared: Reservation, message: StoredMess
 def advice(
     component: Component, declared: Reservation, command: object, message: StoredMessage
 ) -> str:
-    """Return what to declare so that a misnamed reservation is found, with fields if known.
-
-    Args:
-        component: whose reservation it is.
-        declared: how commands of its type are reserved.
-        command: the command in it, decoded.
-        message: the reservation.
-    """
-    call = f"{component.name}.reserve({printable(message.type)}, …)"
-    sent_to = message.metadata.causation_message_stream_name or ""
+    """Return what to declare so that a misnamed reservation is found, with fields if known."""
+    call = f"Key(…) in @{component.name}.handle({printable(message.type)}, …)"
     if not callable(declared.key):
         for fields in (declared.key, (component.id, *declared.key)):
-            former = replace(declared, formerly=fields).former_stream(command, sent_to)
+            former = replace(declared, formerly=fields).former_stream(command)
             if former == message.stream_name:
                 named = repr(fields[0] if len(fields) == 1 else fields)
                 return f"add formerly={named} to {call}"

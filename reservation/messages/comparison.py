@@ -4,14 +4,13 @@ Consumers compare commands of one key so, and Spark compares them again, with th
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from reservation.messages.message import StoredMessage
-from reservation.messages.registry import MessageTypes
 from reservation.serialization.struct_types import names_of
 
 _NUMBERS = (int, float, Decimal)
@@ -19,36 +18,9 @@ _NUMBERS = (int, float, Decimal)
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 
-class DeclaredCommand(Protocol):
-    """What is declared of commands that have a key."""
-
-    @property
-    def command(self) -> type:
-        """The command's dataclass."""
-
-    @property
-    def volatile(self) -> tuple[str, ...]:
-        """The fields in which a reissue may differ."""
-
-
-class Declared(Protocol):
-    """What a component declares of its commands, by the types that they are stored under."""
-
-    @property
-    def types(self) -> MessageTypes:
-        """The classes."""
-
-    @property
-    def reservations(self) -> Mapping[str, DeclaredCommand]:
-        """The commands that are reserved."""
-
-    @property
-    def initiations(self) -> Mapping[str, DeclaredCommand]:
-        """The commands that start a stream."""
-
-
 def same_meaning(
-    declared: Declared,
+    names: Collection[str],
+    ignoring: Collection[str],
     command: StoredMessage,
     first: StoredMessage,
     decoded: Callable[[StoredMessage], object | None],
@@ -57,29 +29,17 @@ def same_meaning(
 
     Both are decoded, upcast and with defaults, and compared without the fields that may differ. A
     command that cannot be decoded, or whose first cannot be, does not mean the same.
-
-    Args:
-        declared: the component that declares them.
-        command: the command.
-        first: what was there first under its key.
-        decoded: decodes one of them; returns None if it cannot be decoded.
     """
-    of_type = declared.reservations.get(command.type) or declared.initiations.get(command.type)
-    if of_type is None or first.type not in declared.types.names_of(of_type.command):
+    if first.type not in names:
         return False
     one, other = decoded(command), decoded(first)
-    return other is not None and same_content(one, other, of_type.volatile)
+    return other is not None and same_content(one, other, ignoring)
 
 
 def same_content(one: object, other: object, volatile: Collection[str] = ()) -> bool:
     """Return whether two decoded messages have the same content.
 
     Numbers are compared by their value, as in jsonb: 1 is 1.0, and is not true.
-
-    Args:
-        one: a message, decoded.
-        other: another one.
-        volatile: the fields in which they may differ.
     """
     if type(one) is not type(other) or not dataclasses.is_dataclass(one):
         return False
@@ -93,13 +53,7 @@ def same_content(one: object, other: object, volatile: Collection[str] = ()) -> 
 
 
 def same_json(one: str, other: str, volatile: Collection[str] = ()) -> bool:
-    """Return whether two JSON texts have the same content, as `same_content` compares values.
-
-    Args:
-        one: a JSON text, such as the data of a message.
-        other: another one.
-        volatile: the names in an object that are left out.
-    """
+    """Return whether two JSON texts have the same content, as `same_content` compares values."""
     left, right = _decoder.decode(one), _decoder.decode(other)
     for value in (left, right):
         if isinstance(value, dict):

@@ -17,11 +17,7 @@ _set_int, _set_is_safe = (vars(uuid.UUID)[name].__set__ for name in ("int", "is_
 
 
 def uuid_of(number: int) -> uuid.UUID:
-    """Return ``uuid.UUID(int=number)`` without its checks, which take longer than all else.
-
-    Args:
-        number: from 0, of at most 128 bits.
-    """
+    """Return ``uuid.UUID(int=number)`` without its checks, which take longer than all else."""
     made = _new(uuid.UUID)
     _set_int(made, number)
     _set_is_safe(made, _UNKNOWN)
@@ -41,9 +37,6 @@ def uuid7s(count: int) -> list[uuid.UUID]:
     """Return UUIDs of version 7, all of this millisecond, which count on from a random one.
 
     (Source: RFC 9562, 6.2, method 2.)
-
-    Args:
-        count: how many.
     """
     random = int.from_bytes(os.urandom(10))
     milliseconds = time.time_ns() // 1_000_000

@@ -2,8 +2,10 @@
 
 import builtins
 import dataclasses
+import re
 import uuid
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +13,7 @@ import msgspec
 from reservation.errors import DecodeError
 from reservation.messages.ids import uuid_of
 from reservation.messages.metadata import Metadata, following_text
+from reservation.messages.written import written_as
 from reservation.serialization import codec
 
 try:  # CPython's own, which `hashlib` falls back on, needs no set-up by OpenSSL for each hash
@@ -22,11 +25,16 @@ T = TypeVar("T")
 
 LONGEST_PRINTED = 300  # characters of a type or a name in logs and errors
 
+# So begins what the server gives for a text that is too large to be read. It is no JSON.
+_UNREADABLE = "unreadable: "
+
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as the store holds it, with its data and metadata still JSON text.
 
-    The attributes are those of the store's ``message`` type, in its order.
+    The attributes are those of the store's ``message`` type, in its order. What a store's client
+    reads can be read; of a message that a dead letter, an outcome or a story shows, `unreadable`
+    says whether it can.
     """
 
     id: str
@@ -37,6 +45,42 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     data: str | None
     metadata_json: str | None
     time: datetime
+
+    @property
+    def unreadable(self) -> str | None:
+        """Which column of the row cannot be read, and why; None if all can.
+
+        Its data or metadata is longer than a text can be, or its time is not of the years 1 to
+        9999. The text then stands for no JSON, and ``time`` is None.
+        """
+        return self._unreadable_text() or self._unreadable_time()
+
+    def check_readable(self, *, time: bool = True) -> None:
+        """Refuse a message that cannot be read.
+
+        Args:
+            time: whether its time has to be known. To copy it, it need not.
+
+        Raises:
+            DecodeError: it cannot; the error names the message and the column.
+        """
+        reason = self._unreadable_text() or (self._unreadable_time() if time else None)
+        if reason is not None:
+            raise DecodeError(
+                f"Cannot read {self}, position {self.position} of its stream: {reason}"
+            )
+
+    def _unreadable_text(self) -> str | None:
+        data, metadata = self.data, self.metadata_json
+        if data is not None and data.startswith(_UNREADABLE):
+            return f"its data is too large: {data.removeprefix(_UNREADABLE)}"
+        if metadata is not None and metadata.startswith(_UNREADABLE):
+            return f"its metadata is too large: {metadata.removeprefix(_UNREADABLE)}"
+        return None
+
+    def _unreadable_time(self) -> str | None:
+        time: datetime | None = self.time
+        return _UNREADABLE_TIME if time is None else None
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Return what `repr` shows: nothing of the data or metadata."""
@@ -71,6 +115,8 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         try:
             return codec.decode(type_, self.data)
         except Exception as error:  # a class may check itself as it likes
+            self.check_readable(time=False)
+            refuse_newer(self, type_, written_as(type_).version or 1)
             raise DecodeError(
                 f"Cannot decode {self}: {codec.explain(error)}. Its sender and {type_.__module__}."
                 f"{type_.__qualname__} disagree; correct the class, or the message's writer"
@@ -94,28 +140,27 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def printable(text: str) -> str:
-    """Return a text from the store without control characters, and cut if it is long.
+_UNREADABLE_TIME = (
+    "its time is infinite, before the year 1 or after 9999; correct the row's column time"
+)
 
-    Args:
-        text: the text.
-    """
+
+def json_to_show(text: str | None) -> str | None:
+    """Return data or metadata as JSON, also where it stands for what cannot be read."""
+    if text is None or not text.startswith(_UNREADABLE):
+        return text
+    return f'"{text}"'
+
+
+def printable(text: str) -> str:
+    """Return a text from the store without control characters, and cut if it is long."""
     if len(text) > LONGEST_PRINTED:
         text = f"{text[:LONGEST_PRINTED]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def follow(source: object, type_: type[T], **attributes: Any) -> T:
-    """Return a new message that takes its attributes of the same name from ``source``.
-
-    Args:
-        source: the message that is followed, an instance of any dataclass.
-        type_: the dataclass of the message to make.
-        attributes: what the source does not have, or has with another value.
-
-    Raises:
-        TypeError: neither the source nor the caller gives an attribute that the message needs.
-    """
+    """Return a new message that takes its attributes from another; see `Context.follow`."""
     for name in _init_fields[type_]:
         if name not in attributes:
             value = getattr(source, name, _MISSING)
@@ -142,11 +187,6 @@ def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
 
     It depends on nothing else, so a message that is handled twice writes its events once: the store
     refuses the second of them by its id.
-
-    Args:
-        cause: the id of the message that is handled.
-        stream_name: the stream that is written to.
-        ordinal: from 0, in the order of writing.
     """
     return _uuid5(cause, f"{stream_name} {ordinal}")
 
@@ -156,12 +196,6 @@ def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -
 
     It differs from those of `followed_id`, because no name of a stream holds a line feed. The
     handling of the same message for another entity makes other ids.
-
-    Args:
-        cause: the id of the message that is handled.
-        entity_stream: the stream that the events of the handling go to.
-        stream_name: the stream that is written to.
-        ordinal: from 0, in the order of writing to that stream.
     """
     return _uuid5(cause, f"{entity_stream}\n{stream_name}\n{ordinal}")
 
@@ -176,3 +210,24 @@ def _uuid5(namespace: str, name: str) -> uuid.UUID:
     hashed = bytes.fromhex(namespace.replace("-", "")) + name.encode()
     number = int.from_bytes(sha1(hashed, usedforsecurity=False).digest()[:16])
     return uuid_of(number & ~_KIND | _VERSION_5)
+
+
+def stored_version(message: StoredMessage) -> int | Decimal | str | None:
+    """Return the version of a message's shape, digits as a number; None for one without."""
+    if message.metadata_json is None or '"schemaVersion"' not in message.metadata_json:
+        return None
+    stored: int | Decimal | str | None = message.metadata.schema_version
+    if isinstance(stored, str) and re.fullmatch("[0-9]{1,9}", stored):
+        return int(stored)
+    return stored
+
+
+def refuse_newer(message: StoredMessage, type_: type, known: int) -> None:
+    """Refuse a message that a newer program wrote: its class is not at fault."""
+    stored = stored_version(message)
+    if isinstance(stored, int) and stored > known:
+        raise DecodeError(
+            f"Cannot decode {message}: it was written by schemaVersion {stored}, and this program "
+            f"knows {known} of {type_.__module__}.{type_.__qualname__}; upgrade the program, and "
+            f"retry the message"
+        )

@@ -144,12 +144,6 @@ def following_text(
 
     None where something has to be checked first: the message that is followed has long metadata,
     or a correlation.
-
-    Args:
-        text: the metadata of the message that is followed.
-        stream_name: its stream.
-        position: its position in that stream, from 0.
-        global_position: its position in the store.
     """
     made = _Following(stream_name, position, global_position)
     if text is not None:

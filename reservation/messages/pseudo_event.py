@@ -5,7 +5,7 @@ ignore it, and a stream that holds nothing else counts as not started. (Source: 
 Richardson, *Microservices Patterns*, 6.1.6.)
 
 A rejection is a pseudo event with data: which command was rejected, and why. The type is the same,
-so that readers which know nothing of rejections pass over it: former versions, Eventide's consumers
+so that readers which know nothing of rejections pass over it: Eventide's consumers
 and projections. One that answers a command that initiates starts the stream nevertheless: the
 command has been decided on, and its id is used up.
 """
@@ -50,11 +50,7 @@ class Rejection:
 
 
 def rejection_of(event: StoredMessage) -> Rejection | None:
-    """Return the rejection in an event; None if the event is none.
-
-    Args:
-        event: an event in an entity's stream.
-    """
+    """Return the rejection in an event; None if the event is none."""
     if event.type != PSEUDO_EVENT or event.data is None or event.data == "{}":
         return None
     try:
@@ -64,11 +60,7 @@ def rejection_of(event: StoredMessage) -> Rejection | None:
 
 
 def starts(event: StoredMessage) -> bool:
-    """Return whether an event starts its entity's stream, if it is the first that does.
-
-    Args:
-        event: an event in the stream.
-    """
+    """Return whether an event starts its entity's stream, if it is the first that does."""
     if event.type != PSEUDO_EVENT:
         return True
     if event.data is None or event.data == "{}":

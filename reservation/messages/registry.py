@@ -12,8 +12,8 @@ from typing import Any
 
 from reservation.errors import DeclarationError, EncodeError
 from reservation.messages.message import StoredMessage
-from reservation.messages.upcasting import Chain, Recognizer, Step, Upcaster, code_of
-from reservation.messages.written import Written, written_as
+from reservation.messages.upcasting import Chain, Recognizer, Upcaster, code_of
+from reservation.messages.written import Written, declare_version, written_as
 from reservation.serialization import codec
 
 
@@ -24,43 +24,33 @@ class MessageTypes:
         renamed: the names of those classes that have several, their own first.
     """
 
-    def __init__(self, chains: dict[type, Chain] | None = None) -> None:
-        """Begin with none.
-
-        Args:
-            chains: the upcasters of classes, where another registry has them too.
-        """
-        self.renamed: dict[type, tuple[str, ...]] = {}
+    def __init__(self, shared: "MessageTypes | None" = None) -> None:
         self._types: dict[str, type] = {}
-        self._names: dict[type, tuple[str, ...]] = {}
-        self._written: dict[type, Written] = {}
-        self._chains = {} if chains is None else chains
         self._chain_of: dict[str, Chain] = {}  # by stored name
+        self.renamed: dict[type, tuple[str, ...]] = {} if shared is None else shared.renamed
+        self._names: dict[type, tuple[str, ...]] = {} if shared is None else shared._names
+        self._stored_as: dict[type, str] = {} if shared is None else shared._stored_as
+        self._chains: dict[type, Chain] = {} if shared is None else shared._chains
 
     def of_category(self) -> "MessageTypes":
-        """Return an empty registry for another category, which has the same upcasters."""
-        return MessageTypes(self._chains)
+        """Return an empty registry for another category: a name may be another class's there."""
+        return MessageTypes(self)
 
     def has(self, type_: type) -> bool:
         """Return whether a class is registered."""
-        return type_ in self._names
+        return self._types.get(type_.__name__) is type_
 
     def add(
-        self, type_: type, *, was: str | Iterable[str] = (), stored_as: str | None = None
+        self,
+        type_: type,
+        *,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+        version: int | None = None,
     ) -> str:
         """Register a dataclass and return its name, under which all that is declared of it is.
 
         It may be called several times for a class; the former names are put together.
-
-        Args:
-            type_: the dataclass.
-            was: the former names, or the only one.
-            stored_as: the name that messages of it are written under, a former name too; None for
-                the class's own.
-
-        Raises:
-            DeclarationError: it is not a dataclass, a field has no form in JSON, another class
-                has one of the names, or two names to write are given.
         """
         name = type_.__name__
         if not dataclasses.is_dataclass(type_):
@@ -69,35 +59,30 @@ class MessageTypes:
             codec.prepare(type_)
         except (TypeError, ValueError, NameError, RecursionError) as error:
             raise DeclarationError(f"{name} cannot be a message: {error}") from error
-        written = self._to_be_written(type_, stored_as)
-        former = (was,) if isinstance(was, str) else tuple(was)
+        stored_as = self._to_be_written(type_, stored_as, version)
+        former = tuple(was) if isinstance(was, Iterable) and not isinstance(was, str) else (was,)
         _check_names(name, former)
-        claimed = dict.fromkeys((name, *self._names.get(type_, ()), *former, written.name))
+        claimed = dict.fromkeys((name, *self._names.get(type_, ()), *former, stored_as))
         for one in claimed:
             self._check_claim(one, type_)
         self._types |= dict.fromkeys(claimed, type_)
         self._names[type_] = tuple(claimed)
         if len(claimed) > 1:
             self.renamed[type_] = tuple(claimed)
-        self._written[type_] = written
+        self._stored_as[type_] = stored_as
         self._spread_chain(type_)
         return name
 
-    def add_upcaster(self, type_: type, to: int, upcast: Upcaster, when: Recognizer | None) -> None:
-        """Register the next upcaster of a class; see `Chain.check`.
+    def forget(self, type_: type) -> None:
+        """Take a class out; its names and shapes stay known, for the registries of others."""
+        for name in [name for name, known in self._types.items() if known is type_]:
+            del self._types[name]
+            self._chain_of.pop(name, None)
 
-        Args:
-            type_: the dataclass.
-            to: the version that the upcaster makes.
-            upcast: the function.
-            when: whether an object is of the former shape; None if its version says so.
-
-        Raises:
-            DeclarationError: it cannot be the next one.
-        """
+    def add_upcaster(self, type_: type, upcast: Upcaster, when: Recognizer | None) -> None:
+        """Register the next upcaster of a class."""
         chain = self.chain(type_)
-        chain.check(to, by_version=when is None)
-        chain.steps.append(Step(to, upcast, when))
+        chain.add(upcast, when)
         self._chains[type_] = chain
         self._spread_chain(type_)
 
@@ -105,25 +90,9 @@ class MessageTypes:
         """Return the upcasters of a class, which may be none."""
         return self._chains.get(type_) or Chain(type_, self.written(type_))
 
-    def names(self, name: str) -> tuple[str, ...]:
-        """Return the names that messages are stored under of which a name is the class's own."""
-        type_ = self._types.get(name)
-        return (name,) if type_ is None or type_.__name__ != name else self._names[type_]
-
     def names_of(self, type_: type) -> tuple[str, ...]:
         """Return the names that messages of a registered class are stored under."""
         return self._names[type_]
-
-    def spread(self, *tables: dict[str, Any]) -> None:
-        """Let each table have what is declared of a class under all its names.
-
-        Args:
-            tables: by the class's own name, what is declared of it.
-        """
-        for table in tables:
-            for name in list(table):
-                for stored in self.names(name):
-                    table.setdefault(stored, table[name])
 
     def upcasters(self, name: str) -> list[Any]:
         """Return what tells the upcasters of a stored type from others: their code."""
@@ -135,26 +104,14 @@ class MessageTypes:
         """Return whether messages of a type may have to be decoded through upcasters."""
         return name in self._chain_of
 
-    def is_changed(self, name: str) -> bool:
-        """Return whether messages of a type may have been stored otherwise than they are now."""
-        type_ = self._types[name]
-        return type_ in self.renamed or type_ in self._chains
-
     def written(self, type_: type) -> Written:
-        """Return how messages of a class are written, be it registered or not.
-
-        Raises:
-            EncodeError: the class has no proper name or version.
-        """
-        return self._written.get(type_) or written_as(type_)
+        """Return how messages of a class are written, be it registered or not."""
+        written = written_as(type_)
+        name = self._stored_as.get(type_, written.name)
+        return written if name == written.name else Written(name, written.version)
 
     def decode(self, message: StoredMessage) -> object:
-        """Return a message as an instance of its class, through the class's upcasters.
-
-        Raises:
-            KeyError: its type is not registered.
-            DecodeError: it does not have the shape of its class, or of a former one.
-        """
+        """Return a message as an instance of its class, through the class's upcasters."""
         chain = self._chain_of.get(message.type)
         if chain is not None:
             return chain.decode(message)
@@ -171,22 +128,24 @@ class MessageTypes:
     def __iter__(self) -> Iterator[str]:
         return iter(self._types)
 
-    def _to_be_written(self, type_: type, stored_as: str | None) -> Written:
-        """Return how messages of a class are to be written, from all that says so."""
+    def _to_be_written(self, type_: type, stored_as: str | None, version: int | None) -> str:
+        """Return the name to write messages of a class under, from all that says so."""
         try:
-            own = written_as(type_)
+            if version is not None:
+                declare_version(type_, version)
+            own = written_as(type_).name
         except EncodeError as error:
             raise DeclarationError(str(error)) from error
         name = type_.__name__
-        said = self._written.get(type_, own).name
+        said = self._stored_as.get(type_, own)
         if stored_as is None:
-            return Written(said, own.version)
+            return said
         _check_names(name, (stored_as,), allowed=name)
         if said not in (name, stored_as):
             raise DeclarationError(
                 f"{name} cannot be stored as {stored_as} and as {said}; say one of them"
             )
-        return Written(stored_as, own.version)
+        return stored_as
 
     def _check_claim(self, name: str, type_: type) -> None:
         known = self._types.get(name, type_)
@@ -213,7 +172,7 @@ def _check_names(name: str, former: tuple[object, ...], allowed: str | None = No
     """Make sure that names of stored types are texts, and not the name of the class itself."""
     for one in former:
         if not isinstance(one, str) or not one:
-            shown = getattr(one, "__name__", type(one).__name__)
+            shown = one.__name__ if isinstance(one, type) else repr(one)
             raise DeclarationError(
                 f"{name}: was= and stored_as= take the names of types as texts, such as "
                 f"was='Former', not {shown}"

@@ -99,9 +99,9 @@ def command_category(entity_category: str) -> str:
     return f"{entity_category}{TYPE_SEPARATOR}command"
 
 
-def correction_category(entity_category: str) -> str:
-    """Return the category that holds the corrections of an entity's commands."""
-    return f"{entity_category}{TYPE_SEPARATOR}correction"
+def reservation_category(entity_category: str) -> str:
+    """Return the category of an entity's reservations where no other is named."""
+    return f"{entity_category}Transaction"
 
 
 def check(name: str) -> str:
@@ -133,6 +133,8 @@ def check_category(name: str) -> str:
     Raises:
         StreamNameError: as for `check`, or because it holds the separator of an id.
     """
+    if not isinstance(name, str):
+        raise StreamNameError(f"The name of a category is a str, not a {type(name).__name__}")
     check(name)
     if not is_category(name):
         raise StreamNameError(f"{name!r} is the name of a stream; a category holds no '-'")

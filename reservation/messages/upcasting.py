@@ -9,7 +9,6 @@ An object has the keys that are stored, in camelCase. Its numbers are `int` and 
 digit.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 
 from reservation.errors import DeclarationError, DecodeError
-from reservation.messages.message import StoredMessage
+from reservation.messages.message import StoredMessage, refuse_newer, stored_version
 from reservation.messages.written import Written
 from reservation.raised import describe
 from reservation.serialization import codec
@@ -31,6 +30,22 @@ Upcaster = Callable[[JsonObject], JsonObject]
 Recognizer = Callable[[JsonObject], bool]
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
+
+
+@dataclass(frozen=True, slots=True)
+class Upcast:
+    """An upcaster whose former shape is recognized by what the object holds, not by a version.
+
+    ``account.message(Deposited, upcast=[Upcast(in_cents, when=lambda data: "dollars" in data)])``
+
+    Attributes:
+        function: takes the JSON object as a dictionary with the stored keys, whose numbers are
+            `int` and `Decimal`, and returns the object of the next shape.
+        when: takes the object, and returns whether it has the former shape.
+    """
+
+    function: Upcaster
+    when: Recognizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,71 +72,45 @@ class Chain:
     """
 
     def __init__(self, class_: type, written: Written) -> None:
-        """Begin without any.
-
-        Args:
-            class_: the class.
-            written: how messages of it are written.
-        """
         self.class_ = class_
         self.steps: list[Step] = []
         self._version = written.version
 
-    def check(self, to: object, *, by_version: bool) -> None:
-        """Make sure that an upcaster can be the next of the chain.
-
-        Args:
-            to: the version that it makes.
-            by_version: whether the version of a message says that it needs the upcaster.
-
-        Raises:
-            DeclarationError: it cannot.
-        """
-        name, following = self.class_.__name__, len(self.steps) + 2
-        if to != following or type(to) is not int:
-            raise DeclarationError(
-                f"{name}: the next upcaster is the one to {following}, not to {to!r}; declare them "
-                f"in their order, without gaps"
-            )
-        if self._version is None and by_version:
+    def add(self, upcast: Upcaster, when: Recognizer | None) -> None:
+        """Add the next upcaster."""
+        name, to = self.class_.__name__, len(self.steps) + 2
+        if self._version is None and when is None:
             raise DeclarationError(
                 f"{name}: the upcaster to {to} needs the version of a message, and messages of "
-                f"{name} are written without one; write `__schema_version__ = {to}` in the class, "
-                f"or recognize the former shape with when="
+                f"{name} are written without one; declare it with version={to}, or recognize the "
+                f"former shape with Upcast(function, when=…)"
             )
         if self._version is not None and self._version < to:
             raise DeclarationError(
                 f"{name}: there is an upcaster to {to}, and the class has version "
-                f"{self._version}; write `__schema_version__ = {to}` in it"
+                f"{self._version}; declare it with version={to}"
             )
+        self.steps.append(Step(to, upcast, when))
 
     def check_complete(self) -> None:
-        """Make sure that the chain leads to the version that the class has now.
-
-        Raises:
-            DeclarationError: it does not.
-        """
+        """Make sure that the chain leads to the version that the class has now."""
         reached = len(self.steps) + 1
         if self._version is not None and self._version != reached:
             name = self.class_.__name__
             raise DeclarationError(
-                f"{name} has version {self._version}, and its upcasters lead to {reached}; declare "
-                f"one with upcast({name}, to={reached + 1})"
+                f"{name} has version {self._version}, and its upcasters lead to {reached}; give "
+                f"the one to {reached + 1} with message({name}, upcast=[…])"
             )
 
     def decode(self, message: StoredMessage) -> object:
-        """Return a message as an instance of the class, whichever of the shapes it has.
-
-        Raises:
-            DecodeError: its version is not known, an upcaster raised or returned no object, or the
-                result does not have the shape of the class.
-        """
+        """Return a message as an instance of the class, whichever of the shapes it has."""
         fields = self.upcast(message)
         if fields is None:
             return message.decode(self.class_)
         try:
             made: object = codec.decode(self.class_, encoder.encode(fields).decode())
         except Exception as error:  # a class may check itself as it likes
+            refuse_newer(message, self.class_, self._known)
             raise DecodeError(
                 f"Cannot decode {message}, after its upcasters: {codec.explain(error)}. Let them "
                 f"make what {self.class_.__module__}.{self.class_.__qualname__} declares"
@@ -129,11 +118,7 @@ class Chain:
         return made
 
     def upcast(self, message: StoredMessage) -> JsonObject | None:
-        """Return what the upcasters make of a message; None if it needs none, or is no object.
-
-        Raises:
-            DecodeError: its version is not known, or an upcaster raised or returned no object.
-        """
+        """Return what the upcasters make of a message; None if it needs none, or is no object."""
         if message.data is None:
             raise DecodeError(f"Cannot decode {message}: it has no data")
         version = self._version_of(message)
@@ -145,25 +130,28 @@ class Chain:
             return None
         upcast = None
         for step in self.steps[version - 1 :]:
-            changed = _apply(step, fields, message)
+            try:
+                changed = _apply(step, fields, message)
+            except DecodeError:
+                refuse_newer(message, self.class_, self._known)
+                raise
             if changed is not None:
                 fields = upcast = changed
         return upcast
 
-    def _version_of(self, message: StoredMessage) -> int:
-        """Return the version of a message's shape.
+    @property
+    def _known(self) -> int:
+        """The version that the class has, or that its upcasters lead to."""
+        return self._version or len(self.steps) + 1
 
-        Raises:
-            DecodeError: it is none of the class's.
-        """
-        text = message.metadata_json
-        if self._version is None or text is None or '"schemaVersion"' not in text:
+    def _version_of(self, message: StoredMessage) -> int:
+        """Return the version of a message's shape."""
+        if self._version is None:
             return 1
-        stored = message.metadata.schema_version
-        if isinstance(stored, str) and re.fullmatch("[0-9]{1,9}", stored):
-            stored = int(stored)
+        stored = stored_version(message)
         if stored is None:
             return 1
+        refuse_newer(message, self.class_, self._version)
         if not isinstance(stored, int | Decimal) or stored not in range(1, self._version + 1):
             raise DecodeError(
                 f"Cannot decode {message}: its metadata has a schemaVersion that is none of 1 to "
@@ -174,11 +162,7 @@ class Chain:
 
 
 def _apply(step: Step, fields: JsonObject, message: StoredMessage) -> JsonObject | None:
-    """Return what an upcaster makes of an object; None if it does not recognize it.
-
-    Raises:
-        DecodeError: it raised, or returned no object.
-    """
+    """Return what an upcaster makes of an object; None if it does not recognize it."""
     function: Callable[..., Any] = step.when or step.upcast
     try:
         if step.when is not None and not step.when(fields):
@@ -208,9 +192,6 @@ def code_of(function: object) -> list[Any]:
     """Return what a function consists of, as JSON has it: the same in every process.
 
     What it calls is not part of it, and neither are its name and the place where it is.
-
-    Args:
-        function: an upcaster or a predicate; None for none.
     """
     called: object = function
     # A method, a partial application, or an object that can be called.

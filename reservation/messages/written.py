@@ -7,13 +7,14 @@ Two attributes of a dataclass hold for everybody who writes messages of it, send
 - ``__stored_as__ = "MoneyDeposited"``: the type to write instead of the class's name, as long as
   there are readers that know no other.
 
-A class without them is written under its name and without a version. Subclasses inherit neither.
+A class without them is written under its name and without a version. Subclasses inherit neither. A
+component may declare the version instead; then it holds for every writer of the process.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reservation.errors import EncodeError
+from reservation.errors import DeclarationError, EncodeError
 
 _VERSION = "__schema_version__"
 _STORED_AS = "__stored_as__"
@@ -35,15 +36,24 @@ WrittenAs = Callable[[type], Written]
 
 
 def written_as(class_: type) -> Written:
-    """Return how messages of a class are written.
-
-    Args:
-        class_: the class.
-
-    Raises:
-        EncodeError: one of its two attributes is not what it must be.
-    """
+    """Return how messages of a class are written."""
     return _known[class_]
+
+
+def declare_version(class_: type, version: object) -> None:
+    """Let messages of a class be written with a version that a component declares."""
+    name = class_.__name__
+    if type(version) is not int or version < 1:
+        raise DeclarationError(
+            f"{name}: version={version!r} is no version; a version is a whole number from 1"
+        )
+    known = written_as(class_)
+    if known.version not in (None, version):
+        raise DeclarationError(
+            f"{name} cannot have version {version} and version {known.version}, which its "
+            f"{_VERSION} or another component says; say one of them"
+        )
+    _known[class_] = known._replace(version=version)
 
 
 def _read(class_: type) -> Written:

@@ -132,11 +132,7 @@ def array_cursor(connection: Connection[Any]) -> Cursor[tuple[Any, ...]]:
 def fetch_all(
     connection: Connection[Any], query: bytes | sql.Composed, parameters: Any = None
 ) -> list[tuple[Any, ...]]:
-    """Execute a query that is not prepared, with such arrays as parameters, and return its rows.
-
-    Raises:
-        StoreError: the database refuses, or is unavailable.
-    """
+    """Execute a query that is not prepared, with such arrays as parameters, and return its rows."""
     with translated():
         return array_cursor(connection).execute(query, parameters, prepare=False).fetchall()
 

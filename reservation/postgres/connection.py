@@ -4,25 +4,23 @@ The address is a libpq URL or connection string; libpq adds what is missing from
 variables, service file and password file.
 """
 
+import re
 from typing import Any
 
 import psycopg
 from psycopg import AsyncConnection, Connection, conninfo
 
 from reservation.errors import DatabaseUnavailableError, StoreError
+from reservation.postgres import forks
 from reservation.postgres.embedded import names_embedded
-from reservation.postgres.pooler import is_pooled
+from reservation.postgres.pooler import is_pooled, is_pooled_async
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.postgres", "connection.sql")
 
 
 def connection_settings(application_name: str = "reservation") -> dict[str, Any]:
-    """Return the settings that all our connections are opened with.
-
-    Args:
-        application_name: the name of the connection in the server's views.
-    """
+    """Return the settings that all our connections are opened with."""
     return {
         "client_encoding": "UTF8",
         "fallback_application_name": application_name,
@@ -42,22 +40,13 @@ def connect(
     """Open a connection, with the settings that our statements rely on.
 
     Behind a pooler nothing is set, because the session is shared with others.
-
-    Args:
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        application_name: the name of the connection in the server's views.
-        autocommit: whether each statement is a transaction of its own.
-        kind: the class of the connection.
-
-    Raises:
-        DatabaseUnavailableError: the database does not exist, cannot be reached, or refuses the
-            connection. The text holds the host, port and database, never a password.
     """
     check_address(database_url)
     try:
         connection = kind.connect(
             database_url, autocommit=True, **connection_settings(application_name)
         )
+        forks.opened(connection)
         _prepare(connection, autocommit)
     except (psycopg.Error, UnicodeError) as error:
         raise _unavailable(error) from error
@@ -75,36 +64,39 @@ def _prepare(connection: Connection[Any], autocommit: bool) -> None:
 
 
 def set_for_session(connection: Connection[Any]) -> None:
-    """Set what our statements rely on, over the settings of the role and the database.
-
-    Args:
-        connection: in autocommit, with a session of its own.
-    """
+    """Set what our statements rely on, over the settings of the role and the database."""
     connection.execute(_QUERIES["settings"])
+
+
+def set_for_sender(connection: Connection[Any]) -> None:
+    """Make a new connection of a pool ready for senders; behind a pooler no setting is changed."""
+    forks.opened(connection)
+    if not is_pooled(connection):
+        connection.execute(_QUERIES["sender_settings"])
+
+
+async def set_for_sender_async(connection: AsyncConnection[Any]) -> None:
+    """Do the same for a pool in an event loop; see `set_for_sender`."""
+    forks.opened(connection)
+    if not await is_pooled_async(connection):
+        await connection.execute(_QUERIES["sender_settings"])
 
 
 async def connect_async(
     database_url: str, *, application_name: str = "reservation", autocommit: bool = False
 ) -> AsyncConnection[tuple[Any, ...]]:
-    """Open a connection for an event loop, without changing its settings.
-
-    Args:
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        application_name: the name of the connection in the server's views.
-        autocommit: whether each statement is a transaction of its own.
-
-    Raises:
-        DatabaseUnavailableError: as for `connect`.
-    """
+    """Open a connection for an event loop, without changing its settings."""
     check_address(database_url)
     try:
-        return await AsyncConnection.connect(
+        connection = await AsyncConnection.connect(
             database_url,
             autocommit=autocommit,
             **connection_settings(application_name),
         )
     except (psycopg.Error, UnicodeError) as error:
         raise _unavailable(error) from error
+    forks.opened(connection)
+    return connection
 
 
 def check_alive(connection: Connection[Any]) -> None:
@@ -112,25 +104,12 @@ def check_alive(connection: Connection[Any]) -> None:
 
     The server's last words have arrived by then, so this takes no round trip, and the first write
     after a restart of the server does not fail. A silent network is not found.
-
-    Args:
-        connection: a connection that is idle; ``ConnectionPool(check=check_alive)`` calls it.
-
-    Raises:
-        psycopg.OperationalError: the connection is closed.
     """
     _find_the_end(connection)
 
 
 async def check_alive_async(connection: AsyncConnection[Any]) -> None:
-    """Do the same for a pool in an event loop; see `check_alive`.
-
-    Args:
-        connection: a connection that is idle.
-
-    Raises:
-        psycopg.OperationalError: the connection is closed.
-    """
+    """Do the same for a pool in an event loop; see `check_alive`."""
     _find_the_end(connection)
 
 
@@ -140,11 +119,9 @@ def _find_the_end(connection: Connection[Any] | AsyncConnection[Any]) -> None:
 
 
 def check_encoding(connection: Connection[Any] | AsyncConnection[Any]) -> None:
-    """Refuse a connection of the caller's on which texts are not sent as UTF-8.
-
-    Raises:
-        StoreError: the connection is set to another encoding.
-    """
+    """Refuse a connection of the caller's on which texts are not sent as UTF-8."""
+    if connection.closed:
+        raise DatabaseUnavailableError("The connection to the database is closed")
     encoding = connection.pgconn.parameter_status(b"client_encoding")
     if encoding != b"UTF8":
         raise StoreError(
@@ -173,12 +150,13 @@ def _way_out(reason: str) -> str:
 
 
 def check_address(database_url: str) -> None:
-    """Refuse an address that libpq cannot read.
-
-    Raises:
-        DatabaseUnavailableError: it is neither a URL nor a connection string. libpq's own message
-            is withheld, because it repeats the address with a password in it.
-    """
+    """Refuse an address that libpq cannot read."""
+    scheme = re.match(r"postgres(?:ql)?\+\w+://", database_url)
+    if scheme is not None:
+        raise DatabaseUnavailableError(
+            f"The database address begins with {scheme[0]}, so it is a URL of SQLAlchemy, which "
+            f"names a driver; write postgresql:// instead, and the rest as it is"
+        )
     try:
         hosts = str(conninfo.conninfo_to_dict(database_url).get("host") or "")
     except psycopg.Error:

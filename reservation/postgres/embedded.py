@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import stat
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from reservation.errors import StoreError
 
 # The folder for locks and sockets, as the package that starts the server calls it.
 _BELOW = "python_PostgresServer"
+
+# As whom it runs the server for root.
+_USER = "pgserver"
 
 
 def data_folder() -> Path:
@@ -38,9 +42,6 @@ def pgserver() -> ModuleType:
 
     On import the package chooses the folder of its lock and of its long-named sockets: a folder
     below ``XDG_RUNTIME_DIR``, or else the folder for temporary files, which all users share.
-
-    Raises:
-        StoreError: there is no folder that only this user can write to.
     """
     named = os.environ.get("XDG_RUNTIME_DIR")
     runtime = _runtime_folder(named)
@@ -69,18 +70,20 @@ def _make_user(runtime: Path) -> None:
 
     with (runtime / "user.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ensure_user_exists("pgserver")
+        try:
+            ensure_user_exists(_USER)
+        except (OSError, KeyError, subprocess.CalledProcessError) as error:
+            said = error.stderr if isinstance(error, subprocess.CalledProcessError) else ""
+            raise StoreError(
+                f"PostgreSQL does not run as root, and the user {_USER}, as whom it would run, "
+                f"cannot be made: {' '.join(said.split()) or error}. Make it with "
+                f"`useradd {_USER}`, which needs /usr/sbin in PATH, run this as another user, or "
+                f"name a server in RESERVATION_DATABASE_URL"
+            ) from error
 
 
 def _runtime_folder(named: str | None) -> Path:
-    """Return a folder for locks and sockets that no other user can write to.
-
-    Args:
-        named: the folder of the user's session; a folder of another user is ignored.
-
-    Raises:
-        StoreError: another user has made the folder.
-    """
+    """Return a folder for locks and sockets that no other user can write to."""
     if named and _is_mine(Path(named)):
         folder = Path(named)
     else:
@@ -117,24 +120,13 @@ def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:
 
     The extra ``embedded`` must be installed. The server stops when the last process that started
     it ends.
-
-    Args:
-        folder: the data folder; the command line's own folder if None.
-        delete: whether to delete the data when the server stops.
-
-    Raises:
-        StoreError: the server does not start, or this user has no runtime folder.
     """
     return str(_started(folder or data_folder(), "delete" if delete else "stop").get_uri())
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """Run the server in a data folder for a block, and give its address.
-
-    Raises:
-        StoreError: as for `start_embedded`.
-    """
+    """Run the server in a data folder for a block, and give its address."""
     server = _started(folder, "stop")
     try:
         yield str(server.get_uri())

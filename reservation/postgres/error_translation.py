@@ -1,5 +1,6 @@
 """Errors of psycopg as errors of the store. `sqlstates` says whose fault each is."""
 
+import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,9 @@ TO_BE_RETRIED = (
     SerializationError,
 )
 
+# Our statements and functions name their schema wherever they name something, in every language.
+_OUR_SCHEMAS = re.compile(r"\b(message_store|reservation)\b")
+
 # Classes of SQLSTATEs of a failing server, among those that psycopg counts as operational.
 _FAILING = ("53", "57", "58")
 
@@ -86,40 +90,11 @@ def may_commit_within(connection: psycopg.Connection[Any] | psycopg.AsyncConnect
     )
 
 
-def lacks_procedure(error: psycopg.Error) -> bool:
-    """Return whether an error may say that a procedure is missing, or may not be called.
-
-    So it is before the schema and the rights of the role are upgraded.
-    """
-    return isinstance(error, pg.UndefinedFunction | pg.InsufficientPrivilege)
-
-
 @contextmanager
 def translated(
     ids: Sequence[uuid.UUID] = (), expects: Collection[str] | None = None
 ) -> Iterator[Exchange]:
-    """Raise the store's own errors for those of psycopg.
-
-    Args:
-        ids: the ids of the messages that are written; none for a read.
-        expects: the streams that must be at an expected version; None if unknown.
-
-    Raises:
-        ExpectedVersionError: a stream was not at the expected version, or the race for its next
-            position was lost.
-        MessageIdConflictError: a message id is in use for other content.
-        LockTimeoutError: a lock could not be taken within its time limit.
-        StatementCanceledError: a user or a time limit canceled the statement.
-        MissingObjectError: a schema, table or function is missing.
-        MissingRightError: the role may not do this.
-        LogSequenceError: the sequence of global positions is behind the log.
-        SerializationError: the transaction lost against another.
-        DatabaseUnavailableError: the connection was lost, or the server cannot go on.
-        CommitUnknownError: the connection was lost, or the statement canceled, when the messages
-            may have been committed.
-        RefusedError: the server refused the values.
-        StoreError: the server refused for another reason.
-    """
+    """Raise the store's own errors for those of psycopg."""
     exchange = Exchange(ids, expects)
     try:
         yield exchange
@@ -176,7 +151,12 @@ def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreErro
                 f"grant it"
             )
         case pg.InvalidSchemaName() | pg.UndefinedFunction() | pg.UndefinedTable():
-            return MissingObjectError(f"{text}; {INSTALL_HINT}")
+            if _OUR_SCHEMAS.search(text):
+                return MissingObjectError(f"{text}; {INSTALL_HINT}")
+            return StoreError(
+                f"The database refused: {text}; code of the database asked for it, such as a "
+                f"trigger on message_store.messages"
+            )
         case _ if (error.sqlstate or "").startswith("40"):
             return SerializationError(
                 f"The transaction lost against another: {text}; run it again from its start"

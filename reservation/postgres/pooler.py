@@ -23,19 +23,12 @@ def is_pooled(connection: Connection[Any]) -> bool:
     """Return whether something between us and the server answers for it.
 
     A pooler gives its clients process numbers of its own.
-
-    Args:
-        connection: in autocommit, or it is in a transaction afterwards.
     """
     return _backend(connection) != connection.info.backend_pid
 
 
 async def is_pooled_async(connection: AsyncConnection[Any]) -> bool:
-    """Return whether something between us and the server answers for it; see `is_pooled`.
-
-    Args:
-        connection: in autocommit, or it is in a transaction afterwards.
-    """
+    """Return whether something between us and the server answers for it; see `is_pooled`."""
     rows = await (await connection.execute(_QUERIES["backend"])).fetchall()
     return int(rows[0][0]) != connection.info.backend_pid
 
@@ -45,13 +38,6 @@ def check_session(connection: Connection[Any], other: Connection[Any]) -> None:
 
     Between two transactions of a connection its session is free for other connections. So two
     connections that each run several transactions share a session, or change theirs.
-
-    Args:
-        connection: in autocommit.
-        other: a second one to the same address, in autocommit.
-
-    Raises:
-        SessionError: a session is shared.
     """
     with translated():
         ours = {_backend(connection) for _ in range(_TIMES)}

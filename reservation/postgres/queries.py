@@ -11,12 +11,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 def load_queries(package: str, file_name: str = "queries.sql") -> dict[str, bytes]:
-    """Return the queries of a file by their names.
-
-    Args:
-        package: the package that holds the file.
-        file_name: the file's name.
-    """
+    """Return the queries of a file by their names."""
     text = (files(package) / file_name).read_text(encoding="utf-8")
     _, *parts = _NAME.split(text)
     names, bodies = parts[::2], parts[1::2]

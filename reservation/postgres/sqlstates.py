@@ -60,8 +60,14 @@ _ANYWHERE = ("53", "57", "58", "XX")
 _WRITING = re.compile(r"\bwrite_(message|messages|each)\(")
 
 # The indexes of the log on what a writer chooses, and the names under which our own functions
-# report the same.
-_RACE_CONSTRAINTS = ("expected_version", "message_id", "messages_id", "messages_stream")
+# report the same, each with the error that it is. The server gives the name of an index with other
+# errors too, such as a name that is too long for it.
+_RACE_CONSTRAINTS: dict[str | None, type[psycopg.Error]] = {
+    "expected_version": pg.RaiseException,
+    "message_id": pg.UniqueViolation,
+    "messages_id": pg.UniqueViolation,
+    "messages_stream": pg.UniqueViolation,
+}
 
 _SCHEMA = "message_store"
 _LOG_KEY = "messages_pkey"
@@ -107,9 +113,10 @@ def race_constraint(error: psycopg.Error) -> str | None:
     each constraint, and our functions give ours or none.
     """
     diag = error.diag
-    if diag.constraint_name in _RACE_CONSTRAINTS and diag.schema_name in (None, _SCHEMA):
-        return diag.constraint_name
-    return None
+    expected = _RACE_CONSTRAINTS.get(diag.constraint_name)
+    if expected is None or diag.schema_name not in (None, _SCHEMA):
+        return None
+    return diag.constraint_name if isinstance(error, expected) else None
 
 
 def may_follow_commit(error: psycopg.Error) -> bool:

@@ -38,19 +38,7 @@ T = TypeVar("T")
 
 
 def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Return a dataclass instance as JSON text with camelCase keys.
-
-    Args:
-        message: the dataclass instance.
-        max_bytes: how long the text may be, in bytes of UTF-8.
-
-    Raises:
-        msgspec.MsgspecError: a field does not hold what its type says, or holds what PostgreSQL's
-            jsonb does not take: a number that is not finite or has too many digits, a text with a
-            NUL character or half of a surrogate pair, lists and objects nested too deeply; or the
-            text is too long. `explain` says which field it is.
-        TypeError: it is not a dataclass instance, or holds an object without a form in JSON.
-    """
+    """Return a dataclass instance as JSON text with camelCase keys."""
     class_: Any = type(message)
     encode_one = _encoders[class_]
     try:
@@ -69,14 +57,6 @@ def decode(type_: type[T], data: str) -> T:
     """Return JSON text with camelCase keys as an instance of a dataclass.
 
     Fields that the dataclass does not have are ignored.
-
-    Args:
-        type_: the dataclass.
-        data: the JSON text.
-
-    Raises:
-        msgspec.MsgspecError: the text does not fit, a number in it is not finite, or its lists and
-            objects are nested too deeply. The error may repeat a value; `explain` leaves that out.
     """
     class_: Any = type_
     try:
@@ -87,24 +67,12 @@ def decode(type_: type[T], data: str) -> T:
 
 
 def decode_encoded(type_: type[T], data: str) -> T:
-    """Return what a reader of the store gets for JSON text that `encode` returned.
-
-    Args:
-        type_: the dataclass.
-        data: the JSON text.
-
-    Raises:
-        msgspec.MsgspecError: as for `decode`.
-    """
+    """Return what a reader of the store gets for JSON text that `encode` returned."""
     return decode(type_, stored_text(type_, data))
 
 
 def explain(error: Exception) -> str:
-    """Return what an error says of the field and the kind, without the value that it may repeat.
-
-    Args:
-        error: an error of `encode`, `decode` or of a class that checks its values.
-    """
+    """Return what an error says of the field and the kind, without the value that it may repeat."""
     if not isinstance(error, msgspec.MsgspecError):
         return describe(error)
     if error.__cause__ is not None:  # raised by a class that checks its values
@@ -121,13 +89,6 @@ def prepare(type_: type) -> None:
 
     msgspec has no form for classes that it does not know, and for keys of dictionaries that are not
     texts.
-
-    Args:
-        type_: the dataclass.
-
-    Raises:
-        TypeError: a field's type cannot be converted.
-        NameError: a field's type is not defined.
     """
     class_: Any = type_
     _decoders[class_]

@@ -23,12 +23,7 @@ _FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?"
 
 
 def microseconds_of(text: str, *, plain_seconds: bool = False) -> Decimal | None:
-    """Return the microseconds that a text stands for; None if it is not a time span.
-
-    Args:
-        text: a number and a unit.
-        plain_seconds: whether a number without a unit is accepted, in seconds.
-    """
+    """Return the microseconds that a text stands for; None if it is not a time span."""
     found = _FORM.fullmatch(text.strip())
     if found is None or not (found[2] or plain_seconds):
         return None
@@ -36,15 +31,7 @@ def microseconds_of(text: str, *, plain_seconds: bool = False) -> Decimal | None
 
 
 def time_span(value: object) -> timedelta:
-    """Return the time span that a value stands for, from 0 to `LONGEST`.
-
-    Args:
-        value: a `timedelta`, or a text such as ``"30m"``.
-
-    Raises:
-        ValueError: it is neither, is negative, or is longer than `LONGEST`; in words that fit after
-            the name of what it was given for.
-    """
+    """Return the time span that a value stands for, from 0 to `LONGEST`."""
     if isinstance(value, timedelta):
         microseconds, shown = Decimal(value // MICROSECOND), written(value)
     else:

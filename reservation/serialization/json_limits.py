@@ -62,17 +62,7 @@ encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def check_text(message: object, text: str, size: int, max_bytes: int) -> None:
-    """Refuse the JSON text of a message if jsonb would not take it.
-
-    Args:
-        message: the dataclass instance that the text was made of.
-        text: the JSON text.
-        size: its length in bytes.
-        max_bytes: how long it may be.
-
-    Raises:
-        msgspec.ValidationError: jsonb would not take it; the error names the field.
-    """
+    """Refuse the JSON text of a message if jsonb would not take it."""
     if size > max_bytes:
         raise _too_long(message, size, max_bytes)
     if size > _SHORT:
@@ -106,26 +96,13 @@ class FieldCheck:
 
 
 def check(message: object, look: FieldCheck) -> None:
-    """Search a message and refuse the first thing that is wrong.
-
-    Args:
-        message: a dataclass instance.
-        look: what to look for.
-
-    Raises:
-        msgspec.ValidationError: something is wrong; the error names the field.
-    """
+    """Search a message and refuse the first thing that is wrong."""
     if found := problem(message, look):
         raise found
 
 
 def problem(message: object, look: FieldCheck) -> msgspec.ValidationError | None:
-    """Search a message and return the error for the first thing that is wrong.
-
-    Args:
-        message: a dataclass instance.
-        look: what to look for.
-    """
+    """Search a message and return the error for the first thing that is wrong."""
     try:
         found = _first(message, 0, look)
     except RecursionError:
@@ -182,12 +159,7 @@ def _first(value: object, depth: int, look: FieldCheck) -> tuple[str, str] | Non
 
 @functools.cache
 def fields(type_: Any, look: FieldCheck) -> list[tuple[str, FieldCheck]]:
-    """Return the names of the fields to search, and what to look for in each.
-
-    Args:
-        type_: the dataclass.
-        look: what to look for in its instances.
-    """
+    """Return the names of the fields to search, and what to look for in each."""
     return [
         (name, (may_hold(hint, _TYPES) and look.without_type) or look)
         for name, hint in hints_of(type_).items()

@@ -18,12 +18,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def stored_text(type_: type, text: str) -> str:
-    """Return JSON text from which a class is decoded as it will be from the store.
-
-    Args:
-        type_: the dataclass of which it is the text.
-        text: what `codec.encode` returned.
-    """
+    """Return JSON text from which a class is decoded as it will be from the store."""
     if not decodes_as_written(type_) or "E+" in text:
         return as_jsonb(text)
     # Perhaps a negative zero; if it is anything else, only time is lost.

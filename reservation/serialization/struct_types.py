@@ -42,12 +42,7 @@ def names_of(type_: Any) -> tuple[str, ...]:
 
 @functools.cache
 def hints_of(type_: Any) -> dict[str, Any]:
-    """Return the type hint of each field of a dataclass.
-
-    Raises:
-        NameError: a field's type is not defined.
-        TypeError: it is not a dataclass.
-    """
+    """Return the type hint of each field of a dataclass."""
     hints = typing.get_type_hints(type_, include_extras=True)
     return {name: hints[name] for name in names_of(type_)}
 
@@ -135,9 +130,6 @@ def holds_plain_values(type_: Any) -> bool:
 
     Then no code of the class runs when its fields are set, and nothing in a field has parts that
     would have to be made as well.
-
-    Args:
-        type_: the dataclass.
     """
     if not type_.__dictoffset__ or inspect.isabstract(type_):
         return False

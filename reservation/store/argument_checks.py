@@ -18,22 +18,14 @@ LARGEST = 2**63 - 1
 
 
 def check_name(name: object) -> str:
-    """Return a name that a stream or a category can have.
-
-    Raises:
-        StreamNameError: the name is not valid.
-    """
+    """Return a name that a stream or a category can have."""
     if not isinstance(name, str):
         raise StreamNameError(f"The name of a stream is a str, not a {_kind(name)}")
     return check(name)
 
 
 def check_stream(name: object) -> str:
-    """Return a name that a stream can have.
-
-    Raises:
-        StreamNameError: the name is not valid, or is that of a category.
-    """
+    """Return a name that a stream can have."""
     checked = check_name(name)
     if not identifier(checked):
         raise StreamNameError(
@@ -44,20 +36,12 @@ def check_stream(name: object) -> str:
 
 
 def check_category(name: object) -> str:
-    """Return a name that a category can have.
-
-    Raises:
-        StreamNameError: the name is not valid, or is that of a stream.
-    """
+    """Return a name that a category can have."""
     return check_category_name(check_name(name))
 
 
 def check_expected(version: object, stream_name: str) -> None:
-    """Refuse an expected version that no stream can be at.
-
-    Raises:
-        StoreError: it is not an integer, or out of range.
-    """
+    """Refuse an expected version that no stream can be at."""
     if version is None:
         return
     if not _is_integer(version):
@@ -72,11 +56,7 @@ def check_expected(version: object, stream_name: str) -> None:
 
 
 def check_id(message_id: object) -> uuid.UUID:
-    """Return the id of a message.
-
-    Raises:
-        StoreError: it is not a UUID.
-    """
+    """Return the id of a message."""
     if not isinstance(message_id, uuid.UUID):
         raise StoreError(
             f"The id of a message is a uuid.UUID, not a {_kind(message_id)}; uuid.UUID(text) makes "
@@ -86,11 +66,7 @@ def check_id(message_id: object) -> uuid.UUID:
 
 
 def check_metadata(metadata: object, stream_name: str) -> Metadata:
-    """Return the metadata of a message to that stream.
-
-    Raises:
-        EncodeError: it is something else.
-    """
+    """Return the metadata of a message to that stream."""
     if not isinstance(metadata, Metadata):
         raise EncodeError(
             f"The metadata of a message for {stream_name} is a Metadata or None, not a "
@@ -100,11 +76,7 @@ def check_metadata(metadata: object, stream_name: str) -> Metadata:
 
 
 def check_indexed(stream_name: str, correlation: str | None) -> None:
-    """Refuse names that are too long for the index row that holds both of their categories.
-
-    Raises:
-        EncodeError: they are too long.
-    """
+    """Refuse names that are too long for the index row that holds both of their categories."""
     if not correlation or len(stream_name) + len(correlation) <= MAX_BYTES // 4:  # UTF-8's longest
         return
     lengths = [len(category_of(name).encode()) for name in (stream_name, correlation)]
@@ -117,11 +89,7 @@ def check_indexed(stream_name: str, correlation: str | None) -> None:
 
 
 def check_positions(positions: Iterable[object]) -> None:
-    """Refuse positions at which no read can begin.
-
-    Raises:
-        StoreError: one is not an integer, or out of range.
-    """
+    """Refuse positions at which no read can begin."""
     for position in positions:
         if not _is_integer(position):
             raise StoreError(f"A position is an int, not a {_kind(position)}")
@@ -130,12 +98,7 @@ def check_positions(positions: Iterable[object]) -> None:
 
 
 def check_starts(positions: object) -> None:
-    """Refuse a mapping of streams to positions at which no read can begin.
-
-    Raises:
-        StreamNameError: a name is not valid.
-        StoreError: it is not a mapping, or a position is not an integer or out of range.
-    """
+    """Refuse a mapping of streams to positions at which no read can begin."""
     if not isinstance(positions, Mapping):
         raise StoreError(f"Positions are a mapping, each by its name, not a {_kind(positions)}")
     for name in positions:
@@ -144,11 +107,7 @@ def check_starts(positions: object) -> None:
 
 
 def check_batch_size(size: object) -> None:
-    """Refuse a batch size that is not a positive integer.
-
-    Raises:
-        StoreError: it is not an integer, or out of range.
-    """
+    """Refuse a batch size that is not a positive integer."""
     if not _is_integer(size):
         raise StoreError(f"The size of a batch is an int, not a {_kind(size)}")
     if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
@@ -156,11 +115,7 @@ def check_batch_size(size: object) -> None:
 
 
 def check_batch_bytes(size: object) -> None:
-    """Refuse a number of bytes for a batch that is not a positive integer.
-
-    Raises:
-        StoreError: it is not an integer, or out of range.
-    """
+    """Refuse a number of bytes for a batch that is not a positive integer."""
     if not _is_integer(size):
         raise StoreError(f"The bytes of a batch are an int, not a {_kind(size)}")
     if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
@@ -168,11 +123,7 @@ def check_batch_bytes(size: object) -> None:
 
 
 def check_member(member: object, size: object) -> None:
-    """Refuse a member that a consumer group of a size cannot have, as the server would.
-
-    Raises:
-        StoreError: there is no such member.
-    """
+    """Refuse a member that a consumer group of a size cannot have, as the server would."""
     if member is None and size is None:
         return
     for value in (member, size):

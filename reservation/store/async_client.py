@@ -1,8 +1,8 @@
 """The client for programs that run in an event loop, such as asynchronous web applications."""
 
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -13,20 +13,21 @@ from psycopg_pool import AsyncConnectionPool
 
 from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
-from reservation.messages.metadata import Metadata
+from reservation.postgres import forks
 from reservation.postgres.connection import (
     check_address,
     check_alive_async,
     check_encoding,
     connect_async,
     connection_settings,
+    set_for_sender_async,
 )
 from reservation.postgres.error_translation import (
     commits_at_once,
-    lacks_procedure,
     may_commit_within,
     translated,
 )
+from reservation.postgres.finishing import finished
 from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
@@ -35,17 +36,23 @@ from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
-from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
+from reservation.store.statements import (
+    QUERIES,
+    Reading,
+    Statement,
+    prepare,
+    readable,
+)
 from reservation.store.writing.batch import WriteBatch
 from reservation.store.writing.gathering import Gathering
-from reservation.store.writing.scheduling import AsyncScheduling
 from reservation.store.writing.sending import in_span
-from reservation.store.writing.write import Write, to_one_stream
+from reservation.store.writing.write import Write
+from reservation.store.writing.writer import AsyncWriter
 
 T = TypeVar("T")
 
 
-class AsyncMessageStore(AsyncScheduling):
+class AsyncMessageStore(AsyncWriter):
     """`MessageStore` in an event loop: the same names, arguments, results and errors.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -101,6 +108,10 @@ class AsyncMessageStore(AsyncScheduling):
         self._max_bytes = max_bytes
         self._listener: AsyncListener | None = None
         self._gathering = Gathering(self._send) if gather else None
+        self._make_pool: Callable[[], AsyncConnectionPool[AsyncConnection[Any]]] | None = None
+        self._is_new = False  # whether its own pool is to be opened
+        self._is_inherited = False
+        forks.after_fork(self, AsyncMessageStore._let_go)
 
     @classmethod
     async def open(
@@ -124,23 +135,27 @@ class AsyncMessageStore(AsyncScheduling):
         """
         check_address(database_url)
         await (await connect_async(database_url)).close()
-        pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
+        make_pool: Callable[[], AsyncConnectionPool[AsyncConnection[Any]]] = partial(
+            AsyncConnectionPool,
             database_url,
             min_size=1,
             max_size=max_connections,
             kwargs={**connection_settings(), "autocommit": True},  # a call is one round trip
+            configure=set_for_sender_async,
             check=check_alive_async,
             open=False,
         )
-        await pool.open()
-        return cls(pool, max_bytes=max_bytes, gather=gather)
+        store = cls(make_pool(), max_bytes=max_bytes, gather=gather)
+        store._make_pool = make_pool
+        await store._open_pool()
+        return store
 
     async def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
-        if self._listener is not None:
-            await self._listener.close()
-        if isinstance(self._source, AsyncConnectionPool):
-            await self._source.close()
+        forks.look()
+        if not self._is_inherited:
+            self._is_new = False
+            await finished(self._close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -152,32 +167,6 @@ class AsyncMessageStore(AsyncScheduling):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-    async def write(
-        self,
-        message: object | Sequence[object],
-        stream_name: str,
-        *,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        """Write one message, or several at once, to a stream; see `MessageStore.write`."""
-        writes = to_one_stream(message, stream_name, id, metadata, expected_version)
-        return (await self.write_batch(writes))[-1]
-
-    async def write_initial(
-        self,
-        message: object,
-        stream_name: str,
-        *,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-    ) -> int:
-        """Write the first message of a stream; see `MessageStore.write_initial`."""
-        return await self.write(
-            message, stream_name, id=id, metadata=metadata, expected_version=NO_STREAM
-        )
 
     async def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams; see `MessageStore.write_batch`."""
@@ -221,7 +210,8 @@ class AsyncMessageStore(AsyncScheduling):
 
     async def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends; see `MessageStore.read_streams`."""
-        return await self._run(statements.read_streams(positions)) if positions else []
+        found = await self._run(statements.read_streams(positions)) if positions else []
+        return list(readable(found))
 
     async def last_message(
         self,
@@ -229,7 +219,8 @@ class AsyncMessageStore(AsyncScheduling):
         type: str | None = None,  # noqa: A002
     ) -> StoredMessage | None:
         """Return the last message of a stream, or of a type; see `MessageStore.last_message`."""
-        return await self._run(statements.last_message(stream_name, type))
+        found = await self._run(statements.last_message(stream_name, type))
+        return next(readable(found), None)
 
     async def stream_version(self, stream_name: str) -> int:
         """Return the position of a stream's last message; see `MessageStore.stream_version`."""
@@ -269,7 +260,7 @@ class AsyncMessageStore(AsyncScheduling):
             following = statement
             while following is not None:
                 batch = await self._run(following)
-                for message in batch:
+                for message in readable(batch):
                     yield message
                 following = statements.after(reading, batch)
 
@@ -294,24 +285,44 @@ class AsyncMessageStore(AsyncScheduling):
                 try:
                     await cursor.execute(query, statement.parameters, prepare=False, binary=True)
                 except psycopg.Error as error:
-                    if not exchange.commits_within:
-                        raise
-                    if not lacks_procedure(error):
-                        if race_constraint(error):
-                            await cursor.execute(QUERIES["flush"], prepare=False)
-                        raise
-                    exchange.commits_within = False
-                    await cursor.execute(
-                        statement.query, statement.parameters, prepare=False, binary=True
-                    )
+                    if exchange.commits_within and race_constraint(error):
+                        await cursor.execute(QUERIES["flush"], prepare=False)
+                    raise
                 rows = await cursor.fetchall()
                 exchange.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        forks.look()
+        if self._is_inherited:
+            raise forks.inherited("What this AsyncMessageStore was given", forks.STORE)
+        if self._is_new:
+            await self._open_pool()
         if isinstance(self._source, AsyncConnection):
             yield self._source
         else:
             async with self._source.connection() as connection:
                 yield connection
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+        if isinstance(self._source, AsyncConnectionPool):
+            await self._source.close()
+
+    def _let_go(self) -> None:
+        """Take a pool of this process's own, if the store opened it; called in a fork."""
+        self._listener = None
+        if self._gathering is not None:
+            self._gathering = Gathering(self._send)
+        if self._make_pool is None:
+            self._is_inherited = True
+        elif isinstance(self._source, AsyncConnectionPool) and not self._source.closed:
+            forks.leave(self._source)
+            self._source, self._is_new = self._make_pool(), True
+
+    async def _open_pool(self) -> None:
+        if isinstance(self._source, AsyncConnectionPool):
+            await self._source.open()
+        self._is_new = False

@@ -1,8 +1,9 @@
 """The client of the message store, with which senders write and readers read."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -13,17 +14,17 @@ from psycopg_pool import ConnectionPool
 
 from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
-from reservation.messages.metadata import Metadata
+from reservation.postgres import forks
 from reservation.postgres.connection import (
     check_address,
     check_alive,
     check_encoding,
     connect,
     connection_settings,
+    set_for_sender,
 )
 from reservation.postgres.error_translation import (
     commits_at_once,
-    lacks_procedure,
     may_commit_within,
     translated,
 )
@@ -37,18 +38,25 @@ from reservation.store.answers.listeners import Listeners
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
-from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
+from reservation.store.statements import (
+    QUERIES,
+    Reading,
+    Statement,
+    prepare,
+    readable,
+)
 from reservation.store.writing.batch import WriteBatch, portions
-from reservation.store.writing.scheduling import Scheduling
+from reservation.store.writing.scheduling import ScheduledRow, schedule_rows
 from reservation.store.writing.sending import in_span
-from reservation.store.writing.write import Row, Write, to_one_stream
+from reservation.store.writing.write import Row, Write
+from reservation.store.writing.writer import Writer
 
 T = TypeVar("T")
 
 DEFAULT_BATCH_SIZE = 2000
 
 
-class MessageStore(Scheduling):
+class MessageStore(Writer):
     """Writes to and reads from the streams and categories of one database.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -79,6 +87,10 @@ class MessageStore(Scheduling):
         self._source = source
         self._max_bytes = max_bytes
         self._listeners: Listeners | None = None
+        self._make_pool: Callable[[], forks.Pool] | None = None  # if the pool is its own
+        self._is_new = False  # whether its own pool is to be opened
+        self._is_inherited = False
+        forks.after_fork(self, MessageStore._let_go)
 
     @classmethod
     def open(
@@ -96,18 +108,27 @@ class MessageStore(Scheduling):
         """
         check_address(database_url)
         connect(database_url).close()  # a pool keeps trying; a wrong address should not
-        pool: ConnectionPool[Connection[Any]] = ConnectionPool(
+        make_pool = partial(
+            forks.Pool,
             database_url,
             min_size=1,
             max_size=max_connections,
             kwargs={**connection_settings(), "autocommit": True},  # a call is one round trip
+            configure=set_for_sender,
             check=check_alive,
-            open=True,
+            open=False,
         )
-        return cls(pool, max_bytes=max_bytes)
+        store = cls(make_pool(), max_bytes=max_bytes)
+        store._make_pool = make_pool
+        store._open_pool()
+        return store
 
     def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
+        forks.look()
+        if self._is_inherited:
+            return
+        self._is_new = False
         if self._listeners is not None:
             self._listeners.close()
         if isinstance(self._source, ConnectionPool):
@@ -123,66 +144,6 @@ class MessageStore(Scheduling):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def write(
-        self,
-        message: object | Sequence[object],
-        stream_name: str,
-        *,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-        expected_version: int | None = None,
-    ) -> int:
-        """Write one message, or several at once, to the end of a stream.
-
-        Args:
-            message: a dataclass instance, or a sequence of them.
-            stream_name: the stream to write to.
-            id: the id of a single message; see `Write`.
-            metadata: the metadata of the message, or of each of them.
-            expected_version: of the stream, before the first of them.
-
-        Returns:
-            The position in the stream of the last one, from 0.
-
-        Raises:
-            ExpectedVersionError: the stream is not at the expected version; nothing is written.
-            MessageIdConflictError: the id is in use for other content.
-            CommitUnknownError: the connection was lost before the answer came; write again with
-                the ids that the error carries.
-            EncodeError: a message does not hold what its class declares, holds what the store
-                cannot hold, or is too long.
-            StreamNameError: the name is not valid, or is that of a category.
-        """
-        writes = to_one_stream(message, stream_name, id, metadata, expected_version)
-        return self.write_batch(writes)[-1]
-
-    def write_initial(
-        self,
-        message: object,
-        stream_name: str,
-        *,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-    ) -> int:
-        """Write the first message of a stream that must not exist yet.
-
-        Args:
-            message: a dataclass instance.
-            stream_name: the stream to write to.
-            id: the id of the message; see `Write`.
-            metadata: its metadata.
-
-        Returns:
-            Its position in the stream, 0.
-
-        Raises:
-            ExpectedVersionError: the stream exists.
-            StoreError: as for `write`.
-        """
-        return self.write(
-            message, stream_name, id=id, metadata=metadata, expected_version=NO_STREAM
-        )
 
     def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams, all or none, in one statement.
@@ -226,6 +187,10 @@ class MessageStore(Scheduling):
             positions += self._run(WriteBatch.encoded(portion).statement(), before)
             before = ()
         return positions
+
+    def schedule_encoded(self, rows: Sequence[ScheduledRow]) -> float:
+        """Schedule messages that are already encoded, each once; see `schedule_rows`."""
+        return self._run(schedule_rows(rows))
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -292,6 +257,10 @@ class MessageStore(Scheduling):
             StreamNameError: a name is not valid.
             StoreError: a position is out of range, or the database refuses or is away.
         """
+        return list(readable(self.read_events(positions)))
+
+    def read_events(self, positions: Mapping[str, int]) -> list[StoredMessage]:
+        """Read many streams as `read_streams` does, with the messages that cannot be read."""
         return self._run(statements.read_streams(positions)) if positions else []
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
@@ -305,7 +274,7 @@ class MessageStore(Scheduling):
             StreamNameError: the name is not valid.
             StoreError: the database refuses or is away.
         """
-        return self._run(statements.last_message(stream_name, type))
+        return next(readable(self._run(statements.last_message(stream_name, type))), None)
 
     def stream_version(self, stream_name: str) -> int:
         """Return the position of a stream's last message, -1 if there is no such stream.
@@ -389,7 +358,7 @@ class MessageStore(Scheduling):
             following = statement
             while following is not None:
                 batch = self._run(following)
-                yield from batch
+                yield from readable(batch)
                 following = statements.after(reading, batch)
 
         return batches()
@@ -411,22 +380,36 @@ class MessageStore(Scheduling):
             try:
                 cursor.execute(query, statement.parameters, prepare=False, binary=True)
             except psycopg.Error as error:
-                if not sent.commits_within:
-                    raise
-                if not lacks_procedure(error):
-                    if race_constraint(error):
-                        cursor.execute(QUERIES["flush"], prepare=False)
-                    raise
-                sent.commits_within = False
-                cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
+                if sent.commits_within and race_constraint(error):
+                    cursor.execute(QUERIES["flush"], prepare=False)
+                raise
             rows = cursor.fetchall()
             sent.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection[Any]]:
+        forks.look()
+        if self._is_inherited:
+            raise forks.inherited("What this MessageStore was given", forks.STORE)
+        if self._is_new:
+            self._open_pool()
         if isinstance(self._source, Connection):
             yield self._source
         else:
             with self._source.connection() as connection:
                 yield connection
+
+    def _let_go(self) -> None:
+        """Take a pool of this process's own, if the store opened it; called in a fork."""
+        self._listeners = None
+        if self._make_pool is None:
+            self._is_inherited = True
+        elif isinstance(self._source, ConnectionPool) and not self._source.closed:
+            forks.leave(self._source)
+            self._source, self._is_new = self._make_pool(), True
+
+    def _open_pool(self) -> None:
+        if isinstance(self._source, ConnectionPool):
+            self._source.open()
+        self._is_new = False

@@ -13,11 +13,12 @@ from typing import Any, Protocol, Self
 
 from psycopg import Connection, conninfo, sql
 
-from reservation.errors import LockTimeoutError, ReservationError
+from reservation.errors import ReservationError
 from reservation.postgres.connection import check_address, connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.install import INSTALL_LOCK, check_installed
+from reservation.store.schema.notice_trigger import notices_given, switch_notices
 
 _QUERIES = load_queries("reservation.store", "notifications.sql")
 
@@ -26,9 +27,6 @@ RETRY = 10.0
 
 # Seconds that connecting may take if the address sets no limit; the reader waits meanwhile.
 CONNECT_TIMEOUT = 3
-
-# How long turning notices on or off waits for writers of the log, and holds up new ones.
-LOCK_TIMEOUT = "10s"
 
 # The channel on which there is notice of scheduled messages that are due soon.
 _SCHEDULED = "reservation.scheduled"
@@ -46,48 +44,14 @@ class _Pause:
         select.select([] if wake is None else [wake], [], [], seconds)
 
 
-def notices_given(connection: Connection[Any]) -> bool:
-    """Return whether writers give notice of new messages.
-
-    Args:
-        connection: of a role that may look at the store.
-
-    Raises:
-        StoreError: the database refuses or is away.
-    """
-    with translated():
-        return bool(connection.execute(_QUERIES["given"]).fetchall()[0][0])
-
-
 def set_notices(connection: Connection[Any], on: bool) -> bool:
-    """Turn notices of new messages on or off, in one transaction.
-
-    Args:
-        connection: of the owner of the log; not inside a transaction.
-        on: whether writers are to give notice.
-
-    Returns:
-        Whether this changed anything.
-
-    Raises:
-        SchemaError: the schemas are missing, or not in this package's version.
-        LockTimeoutError: another transaction has been using the log for too long.
-        StoreError: the role may not change the log's triggers.
-    """
+    """Turn notices of new messages on or off, in one transaction."""
     with translated(), connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [INSTALL_LOCK])
         check_installed(connection)
         before = notices_given(connection)
         if before or on:
-            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
-            try:
-                with translated():
-                    connection.execute(_QUERIES["on" if on else "off"])
-            except LockTimeoutError as error:
-                raise LockTimeoutError(
-                    "The table message_store.messages is in use by a transaction that does not "
-                    "end; pg_stat_activity shows whose it is; end it, and try again"
-                ) from error
+            switch_notices(connection, on)
         return before != on
 
 

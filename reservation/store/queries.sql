@@ -65,7 +65,7 @@ SELECT reservation.lock_categories(%s)
 SELECT id, stream_name FROM message_store.messages WHERE id OPERATOR(pg_catalog.=) ANY (%s)
 
 -- name: outcome
-SELECT state, reason, contents, notices,
+SELECT state, reason, corrected, contents, notices,
        id, stream_name, type, position, global_position, data, metadata, time
 FROM reservation.outcome(%s)
 
@@ -78,6 +78,11 @@ SELECT reservation.schedule_message(%s, %s, %s, %s, %s, %s::timestamptz, %s::int
 -- name: cancel_scheduled
 SELECT reservation.cancel_scheduled(%s)
 
+-- name: retry_scheduled
+UPDATE reservation.scheduled SET dead_at = NULL, attempts = 0, attempt_at = clock_timestamp()
+WHERE id = ANY (%s) AND cancelled_at IS NULL AND dead_at IS NOT NULL
+RETURNING id
+
 -- name: write_scheduled
 SELECT written, refused, next_in FROM reservation.write_scheduled(%s)
 
@@ -85,7 +90,7 @@ SELECT written, refused, next_in FROM reservation.write_scheduled(%s)
 UPDATE reservation.scheduled
 SET due_at = greatest(pg_catalog.timestamptz_mi_interval(due_at, %(span)s), '1970-01-01 00:00:00+00'),
     attempt_at = pg_catalog.timestamptz_mi_interval(attempt_at, %(span)s)
-WHERE cancelled_at IS NULL
+WHERE cancelled_at IS NULL AND dead_at IS NULL
 RETURNING id
 
 -- name: count_scheduled

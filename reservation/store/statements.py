@@ -6,7 +6,7 @@ and wait. (The idea is that of sans-I/O; psycopg's own generators are the model.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -77,11 +77,7 @@ C = TypeVar("C", bound=AdaptContext)
 
 
 def run(connection: Connection[Any], statement: Statement[T_co]) -> T_co:
-    """Run a statement on a connection, and return its result.
-
-    Raises:
-        StoreError: the database refuses or is away.
-    """
+    """Run a statement on a connection, and return its result."""
     with translated(statement.ids, statement.expects):
         (answer,) = exchange(connection, [statement.request])
     return statement.read(answer.rows)
@@ -158,15 +154,11 @@ def read_streams(positions: Mapping[str, int]) -> Statement[list[StoredMessage]]
     return Statement(QUERIES["read_streams"], [names, starts], _messages, repeated=True)
 
 
-def last_message(stream_name: str, type_: str | None) -> Statement[StoredMessage | None]:
+def last_message(stream_name: str, type_: str | None) -> Statement[list[StoredMessage]]:
     """Return the statement that reads the last message of a stream, or its last of one type."""
     if type_ is not None and not isinstance(type_, str):
         raise StoreError(f"The type of a message is a str, not a {type(type_).__name__}")
-    return Statement(
-        QUERIES["last_message"],
-        [check_name(stream_name), type_],
-        lambda rows: StoredMessage(*rows[0]) if rows else None,
-    )
+    return Statement(QUERIES["last_message"], [check_name(stream_name), type_], _messages)
 
 
 def stream_version(stream_name: str) -> Statement[int]:
@@ -188,6 +180,13 @@ def stored_ids(ids: Iterable[uuid.UUID]) -> Statement[dict[uuid.UUID, str]]:
 def lock_categories(stream_names: Sequence[str]) -> Statement[None]:
     """Return the statement that takes the locks of these streams' categories."""
     return Statement(QUERIES["lock_categories"], [TextArray(stream_names)], lambda _: None)
+
+
+def readable(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+    """Give messages, up to the first that cannot be read."""
+    for message in messages:
+        message.check_readable()
+        yield message
 
 
 def _messages(rows: Sequence[tuple[Any, ...]]) -> list[StoredMessage]:

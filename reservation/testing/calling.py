@@ -9,13 +9,16 @@ from typing import Any, TypeVar
 
 from psycopg import Connection
 
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
 from reservation.context import Context
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.effects.deciding import (
     Decided,
     apply,
     decide,
-    decide_two_phase,
+    decide_with_state,
     invoke,
     invoke_async,
     lent,
@@ -59,7 +62,7 @@ class Call:
 
 def call(
     component: Component[Any],
-    declared: CategoryDeclaration,
+    declared: CategoryDeclarations,
     message: StoredMessage,
     command: object,
     entity_stream: str,
@@ -67,32 +70,20 @@ def call(
     connection: Connection[Any] | None = None,
     version: int | None = None,
 ) -> Call:
-    """Call the handler of a message, and encode and apply what it brings about.
-
-    Args:
-        component: the component.
-        declared: what declares the handler.
-        message: the message.
-        command: the command in it.
-        entity_stream: the stream of its entity.
-        loaded: the entity, which is changed; of `StateBased` the state, which is left as it is.
-        connection: what the handler gets where it may have a connection; None for none.
-        version: the version of the entity's stream, which its events expect; None for any.
-
-    Raises:
-        MessageError: the handler raised, or the consumers would refuse what it did.
-    """
-    two_phase = message.type in declared.two_phase
+    """Call the handler of a message, and encode and apply what it brings about."""
+    table = declarations(component)
+    keeps_state = message.type in declared.state_based
     awaited = message.type in declared.concurrency
-    initiates = message.type in declared.initiations
+    initiates = declared[message.type].role is Role.INITIATE
     context = Context(
         message,
         entity_stream=entity_stream,
-        connection=None if two_phase or awaited else connection,
+        connection=None if keeps_state or awaited else connection,
+        replies_to=table.replies_to,
     )
     given = None if initiates else lent(loaded.entity, message)
     reason: str | None = None
-    arguments = declared, message, command, given, context, component.commands
+    arguments = declared, message, command, given, context, table.commands
     try:
         returned = _awaited(invoke_async(*arguments)) if awaited else invoke(*arguments)
         events = returned
@@ -106,10 +97,12 @@ def call(
         if is_interrupt(error):
             raise
         raise RaisedByHandlerError(handler_raised(message, error), message) from error
-    if two_phase:
-        decided, state = decide_two_phase(component, message, entity_stream, events, context, given)
+    if keeps_state:
+        decided, state = decide_with_state(
+            component, message, entity_stream, events, context, given
+        )
         return Call(returned, context, given, given, decided, state, reason)
-    events, local = traced(declared.strategies.get(message.type), message, events)
+    events, local = traced(declared[message.type].once, message, events)
     metadata = dataclasses.replace(message.follow_metadata(), local_properties=local)
     if marks_first(component):
         metadata = with_first(metadata, loaded)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from reservation.component import CategoryDeclaration, Component
-from reservation.declaration.subscribed_category import SubscribedCategory
+from reservation.component import Component
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
@@ -52,28 +53,21 @@ def made_up_id(*of_what: object) -> uuid.UUID:
 
 def declaration_of(
     component: Component[Any], class_: type, category: str | None
-) -> CategoryDeclaration:
-    """Return the declaration that has the handler for a class.
-
-    Args:
-        component: the component.
-        class_: the class of a command, or of a message of a subscribed category.
-        category: the subscribed category; None for the only one that there is.
-
-    Raises:
-        DeclarationError: there is none, there are several, or it is no class of messages.
-    """
+) -> CategoryDeclarations:
+    """Return the declaration that has the handler for a class."""
+    declared = declarations(component)
     if issubclass(class_, type):
         raise DeclarationError("A class was given to handle; give a message, such as Withdraw(...)")
     name = class_.__name__
     subscribed = [
         one
-        for one in component.subscribed.values()
+        for one in declared.others.values()
         if one.types.has(class_) and category in (None, one.category)
     ]
-    found: list[CategoryDeclaration] = [*subscribed]
-    if category is None and (name in component.handlers or name in component.initiations):
-        found.append(component)
+    found: list[CategoryDeclarations] = [*subscribed]
+    own = declared.own[name]
+    if category is None and own.handler is not None and (own.message is class_ or not subscribed):
+        found.append(declared.own)
     if len(found) > 1:
         raise DeclarationError(
             f"{component.name} has several handlers for {name}; give category= the name of the "
@@ -82,19 +76,17 @@ def declaration_of(
     if not found:
         raise DeclarationError(
             f"{component.name} has no handler for {name}; declare one with "
-            f"@{component.name}.handle({name}), or with @{component.name}.on({name}, category=…)"
+            f"@{component.name}.handle({name}, …), or as one of another category with category="
         )
     return found[0]
 
 
-def category_of(component: Component[Any], declared: CategoryDeclaration) -> str:
+def category_of(component: Component[Any], declared: CategoryDeclarations) -> str:
     """Return the category that messages of a declaration are sent to."""
-    if isinstance(declared, SubscribedCategory):
-        return declared.category
-    return component.command_category
+    return declarations(component).command_category if declared.is_own else declared.category
 
 
-def sent(component: Component[Any], declared: CategoryDeclaration, message: object) -> Write:
+def sent(component: Component[Any], declared: CategoryDeclarations, message: object) -> Write:
     """Return a command, or a message of a subscribed category, as its sender would write it.
 
     One without an entity id is in some stream too; its handling refuses it.
@@ -106,12 +98,8 @@ def sent(component: Component[Any], declared: CategoryDeclaration, message: obje
     return Write(message, of(category_of(component, declared), cardinal))
 
 
-def encoded(declared: CategoryDeclaration, write: Write) -> Row:
-    """Return a message with an id, encoded as the declaration of its class says.
-
-    Raises:
-        StoreError: it cannot be stored.
-    """
+def encoded(declared: CategoryDeclarations, write: Write) -> Row:
+    """Return a message with an id, encoded as the declaration of its class says."""
     return row_of(write, written=declared.types.written)
 
 
@@ -132,9 +120,5 @@ def as_stored(
 
 
 def decoded_again(command: object) -> Any:
-    """Return a command as its handler gets it: decoded from what is stored.
-
-    Raises:
-        EncodeError: it has no form in JSON.
-    """
+    """Return a command as its handler gets it: decoded from what is stored."""
     return codec.decode_encoded(type(command), codec.encode(command))

@@ -6,6 +6,7 @@ server is not shown: transactions, tables of one's own, kills and concurrency.
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,8 +14,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeGuard, cast
 
 from psycopg import Connection
 
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
 from reservation.context import Context
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.table import declarations
 from reservation.effects.deciding import state_of
 from reservation.effects.faults import RaisedByHandlerError, conflict
 from reservation.errors import DeclarationError, MessageError
@@ -78,13 +81,16 @@ class Result(Generic[Entity]):
         rejection: why the command was rejected with `Reject`; None if it was not. As those below,
             of the last message.
         retry_later: how long its handler asked to wait with `RetryLater`; None if it did not.
-        outcome: "handled", "rejected", "waiting" after `RetryLater`, "ignored", or where its
-            handler was not called "duplicate" (a reissue) or "redelivered" (handled before).
+        outcome: "handled", "rejected", "waiting" for its next attempt, after `RetryLater` or by the
+            ``retry=`` of its handler, "ignored", or where its handler was not called "duplicate" (a
+            reissue) or "redelivered" (handled before).
         entity: the entity after it, made from its events; of `StateBased` the state. None of a
             component without one.
         message: the stored message, as its handler had it.
         context: the context that its handler was given; None if no handler was called.
         stored: all messages that were stored for it, with their ids, metadata and positions.
+        error: of a message that waits, the error of this attempt, whose ``__cause__`` is what its
+            handler raised; else None.
     """
 
     events: list[Any]  # Any: events are of all classes of the component's
@@ -97,6 +103,7 @@ class Result(Generic[Entity]):
     message: StoredMessage
     context: Context | None
     stored: list[StoredMessage]
+    error: MessageError | None = None
 
 
 def given(
@@ -174,6 +181,7 @@ class Scenario(Generic[Entity]):
         self._log = log
         self._copy: str | None = None
         self._interpreter = Interpreter(component, log, self._copy_id, connection)
+        self._tried = Counter[tuple[str, str, str | None]]()  # of what waits, how often
         # Where nothing is given of an entity, no command can miss it by a typing error.
         self._known = {name for name in facts if category_in(name) == component.name}
 
@@ -184,8 +192,9 @@ class Scenario(Generic[Entity]):
             DeclarationError: no handler has `StateBased`, or the state has no form in JSON.
         """
         component = self._component
-        of_others = (one.two_phase for one in component.subscribed.values())
-        if not component.two_phase and not any(of_others):
+        declared = declarations(component)
+        of_others = (one.state_based for one in declared.others.values())
+        if not declared.own.state_based and not any(of_others):
             raise DeclarationError(
                 f"given: no handler of {component.name} is declared with once=StateBased(), so "
                 f"entities are made from events; give these"
@@ -208,8 +217,8 @@ class Scenario(Generic[Entity]):
     ) -> Result[Entity]:
         """Handle a message, or several in a row, and return what follows.
 
-        After an error, or if its handler asked to be called later, nothing is stored of a message:
-        given again, it is the next attempt.
+        After an error, or if its message waits for the next attempt, nothing is stored of it: given
+        again, that is the next attempt, and the last one by its ``retry=`` raises the error.
 
         Args:
             message: a command of the component, a message that it subscribes to, or a list of them.
@@ -254,22 +263,20 @@ class Scenario(Generic[Entity]):
         self._check_entity(declared, message)
         before = len(log.messages)
         category_to, stored = self._send(declared, message, id_, metadata)
+        tried = stored.stream_name, stored.type, stored.data
         try:
             taken = self._dispatch(category_to, stored)
         except BaseException as error:
             handled = log.messages[-1] if len(log.messages) > before else stored
             log.forget(before)
-            if not _waits(error, declared.retries.get(stored.type)):
+            if not _waits(error, declared[stored.type].retry, self._tried[tried]):
                 raise
+            self._tried[tried] += 1
             taken = Taken(handled, category_to, "waiting", error=error)
         return self._result(taken, declared.entity_stream(message), log.messages[before:])
 
     def _dispatch(self, category: str, message: StoredMessage) -> Taken:
-        """Take a message; one that is reserved as its copy.
-
-        Raises:
-            MessageError: it is refused, or in conflict.
-        """
+        """Take a message; one that is reserved as its copy."""
         taken = self._interpreter.dispatch(category, message)
         if taken.outcome == "reserved":
             copy = self._log.messages[-1]
@@ -280,7 +287,7 @@ class Scenario(Generic[Entity]):
 
     def _send(
         self,
-        declared: CategoryDeclaration,
+        declared: CategoryDeclarations,
         message: object,
         id_: uuid.UUID | None,
         metadata: Metadata | None,
@@ -326,12 +333,13 @@ class Scenario(Generic[Entity]):
             message=taken.message,
             context=context,
             stored=stored,
+            error=taken.error,
         )
 
     def _copy_id(self, stream_name: str) -> str:
         return self._copy or str(made_up_id("copy", stream_name))
 
-    def _check_entity(self, declared: CategoryDeclaration, message: object) -> None:
+    def _check_entity(self, declared: CategoryDeclarations, message: object) -> None:
         try:
             stream = declared.entity_stream(message)
         except Exception:  # noqa: BLE001  which the handling refuses
@@ -344,12 +352,12 @@ class Scenario(Generic[Entity]):
             )
 
 
-def _waits(error: BaseException, retry: Retry | None) -> TypeGuard[MessageError]:
-    """Return whether a message waits for the attempt that its handler asked for."""
+def _waits(error: BaseException, retry: Retry | None, tried: int) -> TypeGuard[MessageError]:
+    """Return whether a message that was tried so often before waits for its next attempt."""
     if not isinstance(error, RaisedByHandlerError):
         return False
-    _, wait = next_attempt(error.__cause__, retry, 0)
-    return wait is not None and isinstance(error.__cause__, RetryLater)
+    _, wait = next_attempt(error.__cause__, retry, tried)
+    return wait is not None
 
 
 def _store(component: Component[Any], log: MemoryLog, name: str, message: object) -> None:
@@ -358,7 +366,7 @@ def _store(component: Component[Any], log: MemoryLog, name: str, message: object
     if isinstance(message, Stored):
         log.write(message.row(id_, name))
     else:
-        declared = component.declared_in(category_in(name))
+        declared = declarations(component).of(category_in(name))
         log.write(encoded(declared, Write(message, name, id_)), type(message))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
 from reservation.messages.comparison import same_content
 from reservation.serialization import codec
@@ -48,10 +49,11 @@ def check_upcast(
         DeclarationError: the component does not declare the type.
         DecodeError: an upcaster fails, or the result does not have the shape of the class.
     """
+    declared = declarations(component)
     name = type_ if isinstance(type_, str) else type_.__name__
-    if name not in component.types:
+    if name not in declared.types:
         raise DeclarationError(f"{component.name} declares no message of the type {name}")
-    class_ = component.types[name]
+    class_ = declared.types[name]
     text = encoder.encode(data).decode()
     former = as_stored(component.name, name, text, version)
     first, second = component.decode(former), component.decode(former)
@@ -60,7 +62,7 @@ def check_upcast(
             f"The upcasters of {class_.__name__} made another message the second time; let them "
             f"depend on nothing but the object that they are given"
         )
-    written = component.types.written(class_)
+    written = declared.types.written(class_)
     today = as_stored(component.name, written.name, codec.encode(first), written.version)
     if not same_content(first, component.decode(today)):
         raise NotDeterministicError(

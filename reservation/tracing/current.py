@@ -27,9 +27,6 @@ def end_tracing(seconds: float) -> None:
     """Export the spans that are left, and end the tracer provider; for the end of a process.
 
     An exporter whose receiver is away is not waited for any longer than that.
-
-    Args:
-        seconds: how long to wait at most.
     """
     if current_tracing() is None:
         return

@@ -34,11 +34,7 @@ _decoder = msgspec.json.Decoder(_Metadata)
 
 
 def properties_of(metadata: str | None) -> dict[str, Any]:
-    """Return the properties that hold the context in which a message was sent.
-
-    Args:
-        metadata: the JSON text of its metadata.
-    """
+    """Return the properties that hold the context in which a message was sent."""
     if metadata is None or TRACEPARENT not in metadata:
         return {}
     try:
@@ -49,11 +45,7 @@ def properties_of(metadata: str | None) -> dict[str, Any]:
 
 
 def is_left_out(metadata: str | None) -> bool:
-    """Return whether a message is of a trace that is not sampled, which takes a microsecond.
-
-    Args:
-        metadata: the JSON text of its metadata.
-    """
+    """Return whether a message is of a trace that is not sampled, which takes a microsecond."""
     parent = properties_of(metadata).get(TRACEPARENT)
     return isinstance(parent, str) and not is_sampled(parent)
 
@@ -62,9 +54,6 @@ def is_sampled(parent: str | None) -> bool:
     """Return whether a ``traceparent`` is of a trace that is sampled, or may be.
 
     Whether it is valid is seen when the context is read.
-
-    Args:
-        parent: the value; None for none.
     """
     # Version 00 has 55 characters, and the last is of the flags.
     return parent is not None and not (len(parent) == 55 and parent[54] in "02468ace")
@@ -92,10 +81,6 @@ def with_context(metadata: Metadata | None, span: Span) -> Metadata | None:
     """Return metadata with the context of a span, in the place of any that it had.
 
     Metadata that cannot be stored is returned as it is, for the store to refuse it.
-
-    Args:
-        metadata: the metadata; None for none.
-        span: the span.
     """
     if metadata is None:
         return Metadata(properties=_carrier(span))

@@ -49,11 +49,6 @@ class Tracing:
     """
 
     def __init__(self, tracer: Tracer) -> None:
-        """Prepare.
-
-        Args:
-            tracer: the tracer.
-        """
         self.tracer = tracer
         self._has_failed = False
 
@@ -74,14 +69,6 @@ class Tracing:
 
         What samplers and span processors raise is logged once and nothing else. Where the span does
         not begin, its parent takes its place.
-
-        Args:
-            kind: what kind of span it is.
-            operation: its name, and which of those of the conventions it is.
-            destination: the category that the messages are in; None for several.
-            attributes: what else is known.
-            context: what the parent is in; None for the current context.
-            links: the contexts that it is linked to.
         """
         name, type_ = operation
         try:

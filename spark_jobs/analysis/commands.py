@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages import stream_name
+from reservation.declaration.table import declarations
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.sketches.sketch import CommandsSketch
 from spark_jobs.analysis.verdicts import of_commands
@@ -42,13 +42,11 @@ class _Roles:
 
     Attributes:
         was_sent: whether it is in the command category.
-        is_command: whether it was sent, and is not a copy.
         is_event: whether it is in the entity's category.
         is_wrong: whether it is in a reservation category that reserves no message of its type.
     """
 
     was_sent: Column
-    is_command: Column
     is_event: Column
     is_wrong: Column
 
@@ -74,10 +72,9 @@ class CommandsJob:
     def pairs(self) -> list[str]:
         """The categories that commands are compared with, each once."""
         component = self.component
-        pairs = list(component.reservation_categories)
-        if component.reserves_within:
-            pairs.append(component.command_category)
-        if component.initiations:
+        declared = declarations(component)
+        pairs = list(declared.reservation_categories)
+        if declared.own.initiates:
             pairs.append(component.name)
         return pairs
 
@@ -85,22 +82,13 @@ class CommandsJob:
     def comparison(self) -> Meanings:
         """How commands are compared that differ as they are stored."""
         component = self.component
+        declared = declarations(component)
         return Meanings(
-            component.command_category,
-            component.reservation_categories,
-            stream_name.correction_category(component.name),
+            declared.command_category,
+            declared.reservation_categories,
             self.app,
             self.app_dir,
         )
-
-    @property
-    def starts_are_first(self) -> bool:
-        """Whether the event that starts an entity is always the first of its stream.
-
-        With strategies that write pseudo events, one of these may come first. With others only a
-        rejection may, and then the event that starts the entity says so.
-        """
-        return all(once.two_phase for once in self.component.strategies.values())
 
     def rows(self, read: Read) -> DataFrame:
         """Return commands and reservations, grouped by key.
@@ -109,18 +97,17 @@ class CommandsJob:
         initiates. Pseudo events do not count as first, but for the rejection of such a command.
         """
         component, declaration = self.component, Declaration.of(self.component)
-        starts = [component.name] if component.initiations else []
+        declared = declarations(component)
+        starts = [component.name] if declared.own.initiates else []
         made = ["causation", "version", "content", "sender"]
-        needed = ["key_category", "key_stream", "is_copy", "starts"]
+        needed = ["key_category", "key_stream", "starts"]
         if declaration.by_function:
             needed.append("function_data")
-        if declaration.renamed_within:
-            needed.append("source")
         messages = with_function_keys(
             read(
-                [component.command_category, *component.reservation_categories, *starts],
+                [*declared.own_categories, *starts],
                 [*_MESSAGE, *made, *needed],
-                firsts_of=starts if self.starts_are_first else [],
+                firsts_of=starts if declared.starts_are_first else [],
             ),
             declaration,
             self.app,
@@ -128,7 +115,7 @@ class CommandsJob:
         )
         category = F.col("category")
         role = self._roles()
-        was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
+        was_sent, is_start = role.was_sent, role.is_event
         return (
             messages.where(
                 (was_sent & F.col("key_category").isNotNull())
@@ -136,9 +123,9 @@ class CommandsJob:
             )
             .select(
                 F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
-                is_command.alias("is_command"),
+                was_sent.alias("is_command"),
                 role.is_wrong.alias("is_wrong"),
-                F.when(is_command, F.col("key_stream"))
+                F.when(was_sent, F.col("key_stream"))
                 .when(is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
@@ -151,13 +138,15 @@ class CommandsJob:
     def _roles(self) -> "_Roles":
         """Return what a message is to this job."""
         component, category = self.component, F.col("category")
-        was_sent, is_event = category == component.command_category, category == component.name
+        was_sent, is_event = (
+            category == declarations(component).command_category,
+            category == component.name,
+        )
         is_right = F.lit(False)
         for name, key in Declaration.of(component).keys.items():
             is_right |= (category == key.category) & (F.col("type") == name)
         return _Roles(
             was_sent,
-            was_sent & ~F.col("is_copy"),
             is_event,
             ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False)),
         )
@@ -165,12 +154,13 @@ class CommandsJob:
     def sketch(self, progress: Progress) -> CommandsSketch:
         """Return what is summed up of the fingerprints of commands and reservations."""
         component, numbering = self.component, Numbering.of(self.component)
+        declared = declarations(component)
         keys = Declaration.of(component).keys.items()
         category = numbering.category
-        pairs = (*component.reservation_categories, component.name)
+        pairs = (*declared.reservation_categories, component.name)
         return CommandsSketch(
             numbering.consumed(progress),
-            category(component.command_category),
+            category(declared.command_category),
             category(component.name),
             own=[category(name) for name in own_categories_of(component)],
             right=[(category(key.category), numbering.type(name)) for name, key in keys],
@@ -180,8 +170,8 @@ class CommandsJob:
             pair_of_category={
                 category(name): self.pairs.index(name) for name in pairs if name in self.pairs
             },
-            initiates=bool(component.initiations),
-            only_first=self.starts_are_first,
+            initiates=declared.own.initiates,
+            only_first=declared.starts_are_first,
         )
 
     def groups(self, seen: DataFrame) -> DataFrame:
@@ -225,8 +215,11 @@ class CommandsJob:
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
         component = self.component
+        declared = declarations(component)
         return of_commands.judge(
-            rows, component.command_category, component.name if component.initiations else None
+            rows,
+            declared.command_category,
+            component.name if declared.own.initiates else None,
         )
 
     def counts(self) -> Mapping[str, Column]:
@@ -244,7 +237,7 @@ class CommandsJob:
         component = self.component
         return [
             CommandCounts(
-                component.command_category,
+                declarations(component).command_category,
                 pair,
                 initiates=pair == component.name,
                 **{

@@ -32,14 +32,7 @@ def _component(app: str, app_dir: Path | None) -> Component[Any]:
 def tallies(
     read: Read, component: Component[Any], app: str, app_dir: Path | None
 ) -> dict[str, Tally]:
-    """Return what is found of all messages of a component, by category.
-
-    Args:
-        read: reads columns of categories.
-        component: whose declaration the messages are compared with.
-        app: the app path by which a worker finds the component.
-        app_dir: the folder of the app; None if its modules were sent to the workers.
-    """
+    """Return what is found of all messages of a component, by category."""
     categories = list(declared_categories(component))
     found = {category: Tally() for category in categories}
     rows = read(categories, _READ).mapInArrow(_taking(app, app_dir), _TALLIES)

@@ -13,13 +13,16 @@ has recorded. It is read as a pseudo event that follows the message (`spark_jobs
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
+from spark_jobs.analysis.keys import entity_streams
 from spark_jobs.analysis.sketches.sketch import EffectsSketch
-from spark_jobs.analysis.verdicts import derived_ids, of_effects
+from spark_jobs.analysis.verdicts import of_effects
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import (
     Counts,
@@ -38,79 +41,80 @@ _OF_SUBSCRIBED = ("handled", "passed", "pending", "unhandled", "dead")
 
 @dataclass(frozen=True, slots=True)
 class EffectsJob:
-    """The job, for one component."""
+    """The job, for one component.
+
+    Attributes:
+        component: the component.
+        app: the app path by which Spark's workers find it.
+        app_dir: the folder of the app; None if its modules were sent to the workers.
+    """
 
     component: Component
+    app: str
+    app_dir: Path | None
 
     name = "effects"
     comparison = None
 
     @property
     def categories(self) -> list[str]:
-        """The categories that reserved commands are in, each once."""
-        component = self.component
-        within = [component.command_category] if component.reserves_within else []
-        return [*component.reservation_categories, *within]
+        """The reservation categories, each once."""
+        return declarations(self.component).reservation_categories
 
     @property
     def subscribed(self) -> list[str]:
         """The categories of others that messages are handled of."""
-        return self.component.subscribed_categories
+        return declarations(self.component).subscribed_categories
 
     def rows(self, read: Read) -> DataFrame:
         """Return causes, events and passes, grouped by the global position of the cause."""
         component = self.component
         is_follower = F.col("category") == component.name
         is_copy = self._is_copy()
+        # The stream that the events of its handling go to.
+        entity = F.concat(F.lit(f"{component.name}-"), "entity_id")
         more = []
         if self.subscribed:
             is_follower |= is_passes(F.col("category"))
             is_copy |= F.col("is_subscribed")
             more.append("is_subscribed")
+        if Declaration.of(component).decoded_entities:
+            of_code = ("category", "type", "version", "entity_data")
+            entity = F.coalesce(entity_streams(self.app, self.app_dir)(*of_code), entity)
+            more += ["version", "entity_data"]
         messages = read(
-            sources_of(component), [*_MESSAGE, "causation", "is_copy", "entity_id", "starts", *more]
+            sources_of(component), [*_MESSAGE, "causation", "entity_id", "starts", *more]
         )
-        # The stream that the events of its handling go to.
-        entity = F.concat(F.lit(f"{component.name}-"), "entity_id")
         return messages.select(
             _group(is_follower).alias("group"),
             (~is_follower).alias("is_cause"),
             is_copy.alias("is_copy"),
-            F.when(
-                ~is_follower, F.when(self._is_elsewhere(), F.lit(derived_ids.ANY)).otherwise(entity)
-            ).alias("entity"),
+            F.when(~is_follower, entity).alias("entity"),
             *_MESSAGE,
             "starts",
         )
 
-    def _is_elsewhere(self) -> Column:
-        """Return whether a function of the component says which entity a message is for."""
-        found = F.lit(False)
-        for category, types in Declaration.of(self.component).subscriptions.items():
-            by_function = [name for name, one in types.items() if one.id is None]
-            found |= (F.col("category") == category) & F.col("type").isin(*by_function)
-        return found
-
     def _is_copy(self) -> Column:
         """Return whether a message is a reserved copy."""
-        category = F.col("category")
-        is_copy = F.col("is_copy") & (category == self.component.command_category)
+        category, is_copy = F.col("category"), F.lit(False)
         for name, key in self._reserved:
             is_copy |= (category == key.category) & (F.col("type") == name)
         return is_copy
 
     @property
     def _reserved(self) -> list[tuple[str, DeclaredKey]]:
-        """The types whose copies are in separate categories."""
+        """The types of reserved commands, and how their keys are made."""
         return [
             (type_, key)
             for type_, key in Declaration.of(self.component).keys.items()
-            if not key.within and type_ in self.component.reservations
+            if type_ in declarations(self.component).own.reservations
         ]
 
     def sketch(self, progress: Progress) -> EffectsSketch:
         """Return what is summed up of the fingerprints of causes and what follows them."""
         component, numbering = self.component, Numbering.of(self.component)
+
+        declared = declarations(component)
 
         def types(names: Collection[str]) -> list[int]:
             return [n for n, name in enumerate(numbering.types) if name in names]
@@ -120,7 +124,7 @@ class EffectsJob:
 
         return EffectsSketch(
             numbering.consumed(progress),
-            numbering.category(component.command_category),
+            numbering.category(declared.command_category),
             numbering.category(component.name),
             passes=categories(passes_of(component)),
             subscribed=categories(self.subscribed),
@@ -129,7 +133,7 @@ class EffectsJob:
                 for name, key in self._reserved
             ],
             judged=categories([*self.categories, *self.subscribed]),
-            reserved=types(component.reservations),
+            reserved=types(declared.own.reservations),
             silent=types(self.silent_types),
         )
 
@@ -178,7 +182,7 @@ class EffectsJob:
     @property
     def silent_types(self) -> list[str]:
         """The types of commands whose handling may leave nothing in the log."""
-        strategies = self.component.strategies
+        strategies = declarations(self.component).own.strategies
         return sorted(type_ for type_, once in strategies.items() if not once.leaves_trace)
 
     def judge(self, rows: DataFrame) -> DataFrame:

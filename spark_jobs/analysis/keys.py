@@ -1,7 +1,8 @@
-"""Keys that the component's own code makes, computed by Spark's workers.
+"""Keys and entities that the component's own code makes, computed by Spark's workers.
 
-The server's query computes keys that consist of fields (`spark_jobs.source.columns`). A key that is
-a function of the command needs the command itself, decoded as the consumers decode it.
+The server's query takes those that are fields (`spark_jobs.source.columns`). A key that is a
+function of the command, or an id that is not the value in the data, needs the message itself,
+decoded as the consumers decode it.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
+from spark_jobs.analysis.verdicts import derived_ids
 from spark_jobs.common.declaration import Declaration
 
 # Decoding does not depend on it.
@@ -26,24 +29,12 @@ _NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 @lru_cache
 def loaded(app: str, app_dir: Path | None) -> Component:
-    """Return a component on a worker.
-
-    Args:
-        app: the app path by which the worker finds it.
-        app_dir: the folder of the app; None if its modules were sent to the workers.
-    """
+    """Return a component on a worker."""
     return load_component(app, app_dir)
 
 
 def stored(type_: str, version: str | None, data: str | None, stream: str = "") -> StoredMessage:
-    """Return a message with all that its decoding depends on.
-
-    Args:
-        type_: its type.
-        version: the version of its shape, as JSON; None if it has none.
-        data: its data.
-        stream: its stream.
-    """
+    """Return a message with all that its decoding depends on."""
     metadata = None if version is None else f'{{"schemaVersion": {version}}}'
     return StoredMessage("", stream, type_, 0, 0, data, metadata, _NO_TIME)
 
@@ -51,28 +42,15 @@ def stored(type_: str, version: str | None, data: str | None, stream: str = "") 
 def with_function_keys(
     commands: DataFrame, declaration: Declaration, app: str, app_dir: Path | None
 ) -> DataFrame:
-    """Fill in the keys that are functions, and drop the data that they were computed from.
-
-    Args:
-        commands: with the columns ``type``, ``version``, ``stream_name``, ``key_stream``,
-            ``is_copy`` and, where there are keys that are functions, ``function_data``, and where
-            copies in the command category have had other keys, ``source``.
-        declaration: how keys are made.
-        app: the app path by which a worker finds the component.
-        app_dir: the folder of the app; None if its modules were sent to the workers.
-    """
+    """Fill in the keys that are functions, and drop the data that they were computed from."""
     if not declaration.by_function:
         return commands
     # The stub asks for the kind of function, which Spark infers.
     function_key = arrow_udf(_function_keys(app, app_dir), "string")  # type: ignore[call-overload]
-    # Of a copy, the stream of the command that it follows, which leads its name.
-    source = F.lit(None).cast("string")
-    if declaration.renamed_within:
-        source = F.when(F.col("is_copy"), F.col("source"))
-    made = function_key("type", "version", "stream_name", "function_data", source)
+    made = function_key("type", "version", "stream_name", "function_data")
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)
-    ).drop("function_data", "source")
+    ).drop("function_data")
 
 
 def _function_keys(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
@@ -83,8 +61,8 @@ def _function_keys(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
             [
                 None
                 if text is None
-                else function_key(component, stored(type_, version, text, to), source)
-                for type_, version, to, text, source in rows
+                else function_key(component, stored(type_, version, text, stream))
+                for type_, version, stream, text in rows
             ],
             pa.string(),
         )
@@ -92,33 +70,52 @@ def _function_keys(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
     return keys
 
 
-def function_key(
-    component: Component, message: StoredMessage, source: str | None = None
-) -> str | None:
+def function_key(component: Component, message: StoredMessage) -> str | None:
     """Return the stream that a command's key names; None without a usable key.
 
     For a reservation it is the stream that it is in, or would be in if it were made now.
-
-    Args:
-        component: whose commands they are.
-        message: the command, in the stream that it was sent to, or its reservation.
-        source: of a copy in the command category that may be under a former key, the stream of its
-            command; else None.
     """
+    declared = declarations(component)
     stream = message.stream_name
     try:
-        command = component.types.decode(message)
-        reservation = component.reservations.get(message.type)
+        command = declared.types.decode(message)
+        reservation = declared.own[message.type].reservation
         if reservation is not None:
-            if source is not None:
-                return reservation.stream_name(command, source)
             is_reservation = category(stream) == reservation.into
             if is_reservation and reservation.former_stream(command) != stream:
                 return stream
-            return reservation.stream_name(command, stream)
+            return reservation.stream_name(command)
         return component.entity_stream(command)
     except Exception:  # noqa: BLE001  an error of the user's key function is a finding
         return None
+
+
+def entity_streams(app: str, app_dir: Path | None) -> Callable[..., Column]:
+    """Return what gives the stream of the entity that a message is for, where only code tells it.
+
+    It takes the columns ``category``, ``type``, ``version`` and ``entity_data``. The stream is null
+    where the last is, and `derived_ids.ANY` where the code of today cannot tell it.
+    """
+
+    def streams(*columns: pa.Array) -> pa.Array:
+        component = loaded(app, app_dir)
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        made = [
+            None if text is None else _entity_stream(component, name, stored(type_, version, text))
+            for name, type_, version, text in rows
+        ]
+        return pa.array(made, pa.string())
+
+    # The stub asks for the kind of function, which Spark infers.
+    return arrow_udf(streams, "string")  # type: ignore[call-overload, no-any-return]
+
+
+def _entity_stream(component: Component, category_: str, message: StoredMessage) -> str:
+    declared = declarations(component).of(category_)
+    try:
+        return declared.entity_stream(declared.types.decode(message))
+    except Exception:  # noqa: BLE001  it may have been handled by other code than today's
+        return derived_ids.ANY
 
 
 def reserved_key(declaration: Declaration) -> Column:

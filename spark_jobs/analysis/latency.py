@@ -29,16 +29,6 @@ def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -
     counts.
 
     Only numbers are grouped, which needs no sorting; the names of types are joined at the end.
-
-    Args:
-        commands: without the copies, with ``global_position``, ``type`` and ``time``.
-        reservations: all copies, also those within the command category, with
-            ``global_position``, ``time`` and ``causation``.
-        events: of the entities, with the same.
-
-    Returns:
-        A row for each command that was reserved or handled: ``type``, ``sent``, ``reserved`` and
-        ``handled``, of which one of the last two may be null.
     """
     nothing = F.lit(None)
     copies = reservations.select(
@@ -95,13 +85,6 @@ def latencies(durations: DataFrame) -> list[Latency]:
     to `ACCURACY` commands. Beyond that they are estimates: with a probability of 99 % the rank is
     off by at most 0.13 % of the commands, so the reported p99 lies between p98.87 and p99.13.
     ``count`` and ``max`` are always exact.
-
-    Args:
-        durations: as `durations` gives them.
-
-    Returns:
-        By stage: first all commands, then by type, by hour, and by type and hour. Groups in which
-        no command reached the stage are left out, and so are all hours but the newest `HOURS`.
     """
     rows = _newest(_merged(_by_type_and_hour(durations))).collect()
     latencies = [measured for row in rows for measured in _of_row(row)]
@@ -109,15 +92,7 @@ def latencies(durations: DataFrame) -> list[Latency]:
 
 
 def volumes(commands: DataFrame, latency: Sequence[Latency]) -> list[Volume]:
-    """Count what was sent in each hour, and what became of it.
-
-    Args:
-        commands: without the copies, with ``time`` and ``key_stream``.
-        latency: what `latencies` returns for the same commands; it counts the handled ones.
-
-    Returns:
-        The newest `HOURS` hours in which something was sent, the earliest first.
-    """
+    """Count what was sent in each hour, and what became of it."""
     handled = {
         measured.hour: measured.count
         for measured in latency

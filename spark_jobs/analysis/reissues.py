@@ -29,15 +29,6 @@ def reissues(commands: DataFrame) -> Reissues:
     store: a key for the sender and type of its first send, a reissued key for those of its second
     send, and a gap or a burst for those of the send that ends it. Sends with the same time are in
     the order of their global positions.
-
-    Args:
-        commands: without the copies, with ``global_position``, ``type``, ``time``, ``sender`` and
-            ``key_stream``. Commands without a key are only counted.
-
-    Returns:
-        The `BURSTS` largest bursts, the earlier first where they are equal, and the `SENDERS`
-        senders and types with the most duplicates, then commands. The longest gap and span are
-        those of all.
     """
     found = _of_all(_by_sender(_compared_with_previous(commands))).collect()[0]
     bursts = sorted(

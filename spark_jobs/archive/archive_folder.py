@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -29,12 +29,10 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError, SparkJobError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File, FileFault
+from spark_jobs.snapshot.corrections import GivenData
 from spark_jobs.snapshot.snapshot import Snapshot
 
-_VERSION = 2
-# In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.remade`), and the
-# declaration says nothing of the kinds of fields.
-_FORMER = 1
+_VERSION = 1
 _MANIFEST = "_manifest.json"
 _LOCK = "_LOCK"
 
@@ -46,11 +44,6 @@ class Archive:
     """The messages that runs have archived in a folder."""
 
     def __init__(self, folder: Path, component: str, declaration: str) -> None:
-        """Read the manifests.
-
-        Raises:
-            ArchiveError: the archive belongs to another component, or cannot be read.
-        """
         self.folder = folder
         self._component = component
         self._declaration = declaration
@@ -75,12 +68,12 @@ class Archive:
                 f"The archive in {self.folder} cannot be read ({error}); put {path.name} back "
                 f"from a copy"
             ) from error
-        if manifest.version not in (_VERSION, _FORMER):
+        if manifest.version != _VERSION:
             raise ArchiveError(
                 f"The archive in {self.folder} has form {manifest.version}, this package knows "
                 f"{_VERSION}; name another folder"
             )
-        if manifest.version != _FORMER and manifest != manifest.digested():
+        if manifest != manifest.digested():
             raise ArchiveError(
                 f"The archive in {self.folder} has a manifest in {path.name} that was changed "
                 f"after it was written; put it back from a copy"
@@ -99,8 +92,6 @@ class Archive:
 
     def _is_as_today(self, manifest: ArchiveManifest) -> bool:
         """Return whether the columns that a run has made of its messages are those of today."""
-        if manifest.version == _FORMER:
-            return False
         try:
             former = Declaration.from_json(manifest.declaration)
         except msgspec.MsgspecError:
@@ -140,10 +131,7 @@ class Archive:
 
     @property
     def former(self) -> list[int]:
-        """The numbers of the runs whose keys and digests are computed again on reading.
-
-        They are of the archive's first form, or the component declared other keys.
-        """
+        """The numbers of the runs that were made when the component declared other keys."""
         return [run.run for run in self.runs if not self._is_as_today(run)]
 
     @property
@@ -152,15 +140,7 @@ class Archive:
         return [str(self.folder / _name(run.run)) for run in self.runs]
 
     def check(self, snapshot: Snapshot, category: str) -> None:
-        """Make sure that the archive belongs to the store.
-
-        Args:
-            snapshot: a snapshot of the store.
-            category: a category whose last archived message is never removed from the store.
-
-        Raises:
-            ArchiveError: the archive belongs to another store.
-        """
+        """Make sure that the archive belongs to the store."""
         self.require_store(snapshot.store)
         position, message_id = self.head(category)
         if message_id is not None and not snapshot.holds(position, message_id):
@@ -170,14 +150,7 @@ class Archive:
             )
 
     def require_store(self, store: str | None) -> None:
-        """Make sure that the archive does not belong to a store with another id.
-
-        Args:
-            store: the id of the store; None if it has none.
-
-        Raises:
-            ArchiveError: it does.
-        """
+        """Make sure that the archive does not belong to a store with another id."""
         for run in self.runs:
             if store is not None and run.store not in (None, store):
                 raise ArchiveError(
@@ -201,11 +174,7 @@ class Archive:
         ]
 
     def require_whole(self) -> None:
-        """Make sure that the files are those that were archived, by their digests.
-
-        Raises:
-            ArchiveError: one is missing, has changed, or does not belong there.
-        """
+        """Make sure that the files are those that were archived, by their digests."""
         found = self.faults()
         for fault in found[:1]:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -213,26 +182,14 @@ class Archive:
             raise ArchiveError(f"{self.folder / fault.path} {fault.what}; {mend}{more}")
 
     def portions(self, category: str, number: int) -> Iterator[Portion]:
-        """Return a category's messages in portions; see `spark_jobs.archive.messages`.
-
-        Args:
-            category: the category.
-            number: how many a portion holds at most.
-
-        Raises:
-            ArchiveError: a file cannot be read.
-        """
+        """Return a category's messages in portions; see `spark_jobs.archive.messages`."""
         for run in self.runs:
             for path in sorted(run.files):
                 if unquote(path.partition("/")[0]) == f"category={category}":
                     yield from portions(self.folder / _name(run.run) / path, number)
 
     def begin(self, lock: Lock) -> Path:
-        """Return the folder for Spark to write, which does not exist yet.
-
-        Args:
-            lock: the lock of the archive; it notes the folder, to be removed if the run fails.
-        """
+        """Return the folder for Spark to write, which does not exist yet."""
         beside = f".new-{secrets.token_hex(4)}"
         lock.note(beside)
         (self.folder / beside).mkdir(mode=0o700)
@@ -247,17 +204,9 @@ class Archive:
         before: datetime,
         categories: Mapping[str, ArchivePart],
         store: str | None,
+        given: Sequence[GivenData] = (),
     ) -> None:
-        """Make what was written part of the archive, once it is flushed to disk.
-
-        Args:
-            written: the folder that `begin` returned.
-            files: what `files_in` returned for it.
-            time: as in `ArchiveManifest`.
-            before: as in `ArchiveManifest`.
-            categories: as in `ArchiveManifest`.
-            store: as in `ArchiveManifest`.
-        """
+        """Make what was written part of the archive, once it is flushed to disk."""
         manifest = ArchiveManifest(
             version=_VERSION,
             component=self._component,
@@ -268,6 +217,7 @@ class Archive:
             categories=dict(categories),
             files=dict(files),
             store=store,
+            given=list(given),
         ).digested()
         (written / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
         data_files.make_private(written)
@@ -283,10 +233,6 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Arc
     """Open an archive, or a folder for a new one, and lock it against other runs.
 
     What a failed run left is removed.
-
-    Raises:
-        ArchiveError: the folder is in use, belongs to another component, holds something else, or
-            cannot be read or made.
     """
     refuse_others(folder)
     with file_lock(folder, _LOCK, "archive", ArchiveError) as lock:
@@ -299,11 +245,7 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Arc
 
 
 def refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something other than an archive.
-
-    Raises:
-        ArchiveError: the folder holds something else.
-    """
+    """Refuse a folder that holds something other than an archive."""
     if not any(folder.glob(f"run=*/{_MANIFEST}")):
         require_empty(folder, _LOCK, (), "archive", ArchiveError)
 
@@ -320,18 +262,7 @@ def _remove_new(folder: Path, lock: Lock) -> None:
 def there(
     folder: Path, component: str, declaration: str, *, as_of: datetime | None = None
 ) -> Archive:
-    """Open an archive for reading.
-
-    Args:
-        folder: its folder.
-        component: the component that it must belong to.
-        declaration: how the component's keys are made.
-        as_of: the time after which runs are ignored; None for no limit.
-
-    Raises:
-        ArchiveError: there is no archive, it belongs to another component or cannot be read, or
-            its files are not those that were archived.
-    """
+    """Open an archive for reading."""
     archive = Archive(folder, component, declaration)
     if as_of is not None:
         archive.runs = [run for run in archive.runs if run.time <= as_of]
@@ -345,11 +276,7 @@ def there(
 
 
 def files_in(written: Path) -> dict[str, File]:
-    """Return the files that Spark wrote, by their paths within the folder.
-
-    Raises:
-        SparkJobError: they are not here, because Spark's workers wrote them where they are.
-    """
+    """Return the files that Spark wrote, by their paths within the folder."""
     found = data_files.listed(written, data_files.data_files(written))
     if not found:
         raise SparkJobError(

@@ -18,12 +18,7 @@ _TRAILING_ZEROS = re.compile(r'("(?:[^"\\]|\\.)*+")|(\.[0-9]*[1-9])0+(?![0-9])|\
 
 
 def digest(data: str | None, volatile: Sequence[str]) -> str:
-    """Return the digest of a message's data without its volatile fields.
-
-    Args:
-        data: the text that the server gives for the jsonb; None if the message has no data.
-        volatile: the JSON names of the fields that are left out.
-    """
+    """Return the digest of a message's data without its volatile fields."""
     if data is None:
         return ""
     if volatile and data.startswith("{"):

@@ -6,6 +6,7 @@ from datetime import datetime
 import msgspec
 
 from spark_jobs.common.files import File
+from spark_jobs.snapshot.corrections import GivenData
 
 
 class DayChecksums(msgspec.Struct, frozen=True):
@@ -44,7 +45,8 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
         before: the time that all messages are older than.
         categories: what was archived of each category.
         files: every file, by its path within the run's folder.
-        store: the id of the store that it read; None if the store or the form had none.
+        store: the id of the store that it read; None if the store had none.
+        given: of the messages that were handled with other data, that data, and who gave it.
         digest: the SHA-256 of all other fields, as hexadecimal digits.
     """
 
@@ -57,6 +59,7 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
     categories: dict[str, ArchivePart]
     files: dict[str, File]
     store: str | None = None
+    given: list[GivenData] = []
     digest: str = ""
 
     def digested(self) -> "ArchiveManifest":

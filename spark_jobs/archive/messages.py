@@ -18,15 +18,7 @@ _BYTES = 64 * 2**20
 
 
 def portions(path: Path, number: int) -> Iterator[Portion]:
-    """Return the messages of a file, in portions.
-
-    Args:
-        path: the Parquet file.
-        number: the maximal number of messages of a portion.
-
-    Raises:
-        ArchiveError: the file cannot be read.
-    """
+    """Return the messages of a file, in portions."""
     try:
         with ParquetFile(path) as file:
             for group in range(file.num_row_groups):

@@ -1,8 +1,8 @@
 """Keys and digests of archived messages, made again by the declaration of today.
 
 An archive holds what the server made of each message by the declaration of its time. Where the
-component declares other keys today, or the archive has its first form, Spark's workers make the
-same of the data, as `columns.sql` defines it.
+component declares other keys today, Spark's workers make the same of the data, as `columns.sql`
+defines it.
 """
 
 import re
@@ -19,23 +19,18 @@ from reservation.messages import stream_name
 from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration, DeclaredKey
 
-_MADE = "struct<content: string, key_category: string, key_stream: string, is_copy: boolean>"
-_OF = ("type", "stream_name", "position", "data", "metadata")
+_MADE = "struct<content: string, key_category: string, key_stream: string>"
+_OF = ("type", "data")
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _WHOLE = re.compile("-?[0-9]+")
 
 
 def remade(messages: DataFrame, declaration: Declaration) -> DataFrame:
-    """Return messages with new keys and digests.
-
-    Args:
-        messages: with the columns of the archive.
-        declaration: how keys are made.
-    """
+    """Return messages with new keys and digests."""
     # The stub asks for the kind of function, which Spark infers.
     made = arrow_udf(_made(declaration), _MADE)  # type: ignore[call-overload]
-    columns = ("content", "key_category", "key_stream", "is_copy")
+    columns = ("content", "key_category", "key_stream")
     return (
         messages.withColumn("made", made(*_OF))
         .withColumns({name: F.col(f"made.{name}") for name in columns})
@@ -49,7 +44,6 @@ def _made(declaration: Declaration) -> Callable[..., pa.Array]:
             ("content", pa.string()),
             ("key_category", pa.string()),
             ("key_stream", pa.string()),
-            ("is_copy", pa.bool_()),
         ]
     )
 
@@ -60,56 +54,23 @@ def _made(declaration: Declaration) -> Callable[..., pa.Array]:
     return made
 
 
-def of_message(
-    keys: dict[str, DeclaredKey],
-    type_: str,
-    stream: str,
-    position: int,
-    data: str | None,
-    metadata: str | None,
-) -> dict[str, Any]:
-    """Return what is made of one message, by the names of the columns.
-
-    Args:
-        keys: how keys are made, by type.
-        type_: the message's type.
-        stream: its stream.
-        position: its position there.
-        data: its data, as the server gives the text of a jsonb.
-        metadata: its metadata, likewise.
-    """
+def of_message(keys: dict[str, DeclaredKey], type_: str, data: str | None) -> dict[str, Any]:
+    """Return what is made of one message, by the names of the columns."""
     key = keys.get(type_)
     if key is None:
         return {
             "content": digest(data, ()),
             "key_category": None,
             "key_stream": None,
-            "is_copy": False,
         }
-    fields = _fields(data)
     return {
         "content": digest(data, key.volatile),
         "key_category": key.category,
-        "key_stream": _key_stream(key, fields, stream),
-        "is_copy": key.within and position == 0 and _is_copy(key, fields, stream, metadata),
+        "key_stream": _key_stream(key, _fields(data)),
     }
 
 
-def _is_copy(
-    key: DeclaredKey, fields: dict[str, msgspec.Raw], stream: str, metadata: str | None
-) -> bool:
-    """Return whether a message is marked as a copy, and where its reservation would be."""
-    about = _fields(metadata)
-    source = _text(about.get("causationMessageStreamName"))
-    local = _fields(_raw(about.get("localProperties")))
-    if source is None or _raw(local.get("reserved")) != "true":
-        return False
-    if key.by_function:
-        return stream.startswith(_beneath(source))
-    return stream == _key_stream(key, fields, source)
-
-
-def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw], sent_to: str) -> str | None:
+def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw]) -> str | None:
     """Return the stream that a key names; None if one of its parts is unusable."""
     parts = []
     for n, (name, kind) in enumerate(zip(key.fields, key.kinds, strict=True), start=1):
@@ -117,7 +78,7 @@ def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw], sent_to: str) 
             part = _text(fields.get(name))
             if part and stream_name.COMPOUND_SEPARATOR in part:
                 # The last part may hold what separates the others.
-                part = part if n == len(key.fields) and not key.within else None
+                part = part if n == len(key.fields) else None
         else:
             part = _raw(fields.get(name))
             part = part if part and _WHOLE.fullmatch(part) else None
@@ -126,13 +87,8 @@ def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw], sent_to: str) 
         parts.append(part)
     if not parts:
         return None
-    prefix = _beneath(sent_to) if key.within else key.category + stream_name.ID_SEPARATOR
-    return prefix + stream_name.COMPOUND_SEPARATOR.join(parts)
-
-
-def _beneath(sent_to: str) -> str:
-    is_category = stream_name.is_category(sent_to)
-    return sent_to + (stream_name.ID_SEPARATOR if is_category else stream_name.COMPOUND_SEPARATOR)
+    id_ = stream_name.COMPOUND_SEPARATOR.join(parts)
+    return f"{key.category}{stream_name.ID_SEPARATOR}{id_}"
 
 
 def _fields(text: str | None) -> dict[str, msgspec.Raw]:

@@ -21,13 +21,6 @@ def address_for_workers(database_url: str) -> str | None:
     Libpq's variables for the server and the role (``PGHOST``, ``PGSERVICE``, …) fill in what the
     address leaves out, because the workers have another environment. Variables that name files of
     this machine do not.
-
-    Args:
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-
-    Returns:
-        The address; None if it holds a secret or cannot be read. The workers' own environment,
-        service file or password file then decides.
     """
     try:
         given = pq.Conninfo.parse(database_url.encode())

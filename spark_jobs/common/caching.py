@@ -8,11 +8,7 @@ from pyspark.storagelevel import StorageLevel
 
 
 def kept_on_disk(frame: DataFrame) -> DataFrame:
-    """Have a DataFrame cached once it is computed, so that many rows take no more memory than few.
-
-    Args:
-        frame: the DataFrame; unpersist it when it is not needed any more.
-    """
+    """Have a DataFrame cached once it is computed, in bounded memory."""
     return frame.persist(StorageLevel.DISK_ONLY)
 
 

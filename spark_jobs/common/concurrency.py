@@ -32,11 +32,7 @@ def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
 
 @contextmanager
 def in_background(watch: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run a function in a thread of its own until the block ends.
-
-    Args:
-        watch: gets an event that is set at the end of the block; it then has to return soon.
-    """
+    """Run a function in a thread of its own until the block ends."""
     is_over = threading.Event()
     watcher = threading.Thread(target=watch, args=[is_over], daemon=True)
     watcher.start()

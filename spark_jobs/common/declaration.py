@@ -6,8 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from reservation.component import Component
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.idempotence.server_keys import are_as_stored
 from reservation.messages import stream_name
+from reservation.messages.registry import MessageTypes
 from reservation.serialization.struct_types import camel_case, hints_of
 
 
@@ -23,7 +26,6 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
             names or shapes, in which its fields may be others. Or one of its fields is neither a
             text nor a whole number, has a default that the data may leave out, or is changed by the
             command's class.
-        within: whether the copies are in the command category itself.
         renamed: whether there may be reservations under a former name.
         kinds: the kind of JSON value, ``string`` or ``number``, that each field has to be.
     """
@@ -32,7 +34,6 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     fields: tuple[str, ...]
     volatile: tuple[str, ...]
     by_function: bool
-    within: bool
     renamed: bool = False
     kinds: tuple[str, ...] = ()
 
@@ -64,12 +65,16 @@ class Declaration(msgspec.Struct, frozen=True):
         names: the former names of types, with the one that each has today.
         subscribed: which messages of other categories are handled; unset if there are none, so that
             the text of a component without subscriptions stays what it was.
+        decoded: by category, the types of messages whose entity only the component's own code can
+            tell: its id is neither a text nor a whole number as they stand in the data, or comes
+            from a function; likewise unset.
     """
 
     keys: dict[str, DeclaredKey] = {}
     id: str = ""
     names: dict[str, str] = {}
     subscribed: Subscriptions | msgspec.UnsetType = msgspec.UNSET
+    decoded: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
 
     def to_json(self) -> str:
         """Return it as text, for an option of the source."""
@@ -86,6 +91,11 @@ class Declaration(msgspec.Struct, frozen=True):
         return {} if self.subscribed is msgspec.UNSET else self.subscribed
 
     @property
+    def decoded_entities(self) -> dict[str, list[str]]:
+        """By category, the types of messages whose entity the component's own code tells."""
+        return {} if self.decoded is msgspec.UNSET else self.decoded
+
+    @property
     def by_function(self) -> list[str]:
         """The types whose keys the component's own code makes."""
         return [type_ for type_, key in self.keys.items() if key.by_function]
@@ -95,42 +105,31 @@ class Declaration(msgspec.Struct, frozen=True):
         """The types of which there may be reservations under a former name."""
         return [type_ for type_, key in self.keys.items() if key.renamed]
 
-    @property
-    def renamed_within(self) -> list[str]:
-        """Those of them that are reserved in the command category."""
-        return [type_ for type_ in self.renamed if self.keys[type_].within]
-
     @classmethod
     def of(cls, component: Component) -> "Declaration":
         """Return what a component declares: the same that its consumers read."""
-        reserve, initiate = component.volatile("reserve"), component.volatile("initiate")
-        keys, server_keys = {}, component.server_keys
-        for type_, reservation in component.reservations.items():
-            leading = [] if reservation.entity is None else [reservation.entity]
-            fields = [] if callable(reservation.key) else [*leading, *reservation.key]
+        table = declarations(component)
+        keys = {}
+        for type_, one in table.own.with_role(Role.RESERVE, Role.INITIATE).items():
+            fields, category, renamed = [component.id], component.name, False
+            if one.reservation is not None:
+                key, entity = one.reservation.key, one.reservation.entity
+                leading = [] if entity is None else [entity]
+                fields = [] if callable(key) else [*leading, *key]
+                category, renamed = one.reservation.into, one.reservation.formerly is not None
             keys[type_] = _declared(
-                reservation.command,
+                one.message,
                 fields,
-                category=reservation.into or component.command_category,
-                volatile=tuple(reserve[type_]),
-                within=reservation.into is None,
-                renamed=reservation.formerly is not None,
-                changed=type_ not in server_keys,
+                category=category,
+                volatile=tuple(map(camel_case, one.ignoring)),
+                renamed=renamed,
+                changed=table.types.is_upcast(type_),
             )
-        for type_, initiation in component.initiations.items():
-            keys[type_] = _declared(
-                initiation.command,
-                [component.id],
-                category=component.name,
-                volatile=tuple(initiate[type_]),
-                within=False,
-                renamed=False,
-                changed=component.types.is_changed(type_),
-            )
-        own = {name: component.types[name].__name__ for name in component.types}
+        own = {name: table.types[name].__name__ for name in table.types}
         former = {name: now for name, now in sorted(own.items()) if name != now}
         subscribed = _subscriptions(component) or msgspec.UNSET
-        return cls(keys, camel_case(component.id), former, subscribed)
+        decoded = _decoded(component) or msgspec.UNSET
+        return cls(keys, camel_case(component.id), former, subscribed, decoded)
 
 
 # The kinds of JSON value that are parts of keys as they are. For other types, the component's own
@@ -144,7 +143,6 @@ def _declared(
     *,
     category: str,
     volatile: tuple[str, ...],
-    within: bool,
     renamed: bool,
     changed: bool,
 ) -> DeclaredKey:
@@ -164,8 +162,38 @@ def _declared(
         kinds=() if by_function else tuple(kinds),
         volatile=volatile,
         by_function=by_function,
-        within=within,
         renamed=renamed,
+    )
+
+
+def _decoded(component: Component) -> dict[str, list[str]]:
+    """Return, by category, the types of messages that have to be decoded for their entity."""
+    declared = declarations(component)
+    commands = declared.own_categories
+    own = [
+        name
+        for name in sorted(declared.own.handled)
+        if not _is_id_as_stored(declared.types, name, component.id)
+    ]
+    decoded = dict.fromkeys(commands, own)
+    for category, of in sorted(declared.others.items()):
+        decoded[category] = [
+            name
+            for name in sorted(of.handled)
+            if not _is_id_as_stored(of.types, name, of.id_field(name))
+        ]
+    return {category: names for category, names in decoded.items() if names}
+
+
+def _is_id_as_stored(types: MessageTypes, name: str, field: str | None) -> bool:
+    """Return whether the id of a message's entity is sure to be what a field of its data shows."""
+    if field is None or types.is_upcast(name):
+        return False
+    type_ = types[name]
+    return (
+        hints_of(type_).get(field) in _KINDS
+        and not _may_lack(type_, [field])
+        and are_as_stored(type_, [field])
     )
 
 
@@ -178,9 +206,9 @@ def _subscriptions(component: Component) -> Subscriptions:
                 from_position=declared.from_position,
                 correlated=component.name if declared.correlated else None,
             )
-            for type_, declared in sorted(of.subscriptions.items())
+            for type_, declared in sorted(of.handled.items())
         }
-        for category, of in sorted(component.subscribed.items())
+        for category, of in sorted(declarations(component).others.items())
     }
 
 
@@ -189,12 +217,12 @@ def categories_of(component: Component) -> list[str]:
 
     These are its commands, their copies, its events, and the categories that it subscribes to.
     """
-    return [*own_categories_of(component), *component.subscribed_categories]
+    return [*own_categories_of(component), *declarations(component).subscribed_categories]
 
 
 def own_categories_of(component: Component) -> list[str]:
     """Return the component's own categories: its commands, their copies and its events."""
-    return [component.command_category, *component.reservation_categories, component.name]
+    return [*declarations(component).own_categories, component.name]
 
 
 def sources_of(component: Component) -> list[str]:
@@ -208,25 +236,18 @@ def sources_of(component: Component) -> list[str]:
 
 def passes_of(component: Component) -> list[str]:
     """Return the names under which the passes of a component's consumers are read."""
-    return [passes_name(component.name, name) for name in component.subscribed_categories]
+    return [
+        passes_name(component.name, name) for name in declarations(component).subscribed_categories
+    ]
 
 
 def passes_name(consumer: str, category: str) -> str:
-    """Return the name under which passes are read; no category has such a name.
-
-    Args:
-        consumer: the component's name.
-        category: the subscribed category.
-    """
+    """Return the name under which passes are read; no category has such a name."""
     return f"{consumer}{stream_name.ID_SEPARATOR}{category}"
 
 
 def passes_in(name: str) -> tuple[str, str] | None:
-    """Return the consumer and the category of passes; None for the name of a category.
-
-    Args:
-        name: the name of either.
-    """
+    """Return the consumer and the category of passes; None for the name of a category."""
     consumer, separator, category = name.partition(stream_name.ID_SEPARATOR)
     return (consumer, category) if separator else None
 

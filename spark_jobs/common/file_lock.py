@@ -38,15 +38,7 @@ class Lock:
 def require_empty(
     folder: Path, file: str, ours: Collection[str], what: str, error: type[ReservationError]
 ) -> None:
-    """Refuse a folder that holds something else, before anything in it is changed.
-
-    Args:
-        folder: the folder, which need not exist.
-        file: the name of the lock file in it; what its line names may be there too.
-        ours: further names that may be there.
-        what: the name for the folder in errors.
-        error: the error to raise if it holds something else or cannot be read.
-    """
+    """Refuse a folder that holds something else, before anything in it is changed."""
     try:
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as refused:
@@ -62,14 +54,7 @@ def require_empty(
 
 @contextmanager
 def file_lock(folder: Path, file: str, what: str, error: type[ReservationError]) -> Iterator[Lock]:
-    """Lock a folder, which is made if necessary, against other runs.
-
-    Args:
-        folder: the folder; only its owner can read a new one.
-        file: the name of the lock file in it.
-        what: the name for the folder in errors.
-        error: the error to raise if it is in use or cannot be made.
-    """
+    """Lock a folder, which is made if necessary, against other runs."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -57,11 +57,7 @@ def _is_data(name: str) -> bool:
 
 
 def listed(folder: Path, paths: Iterable[str]) -> dict[str, File]:
-    """Return files below a folder with their sizes and digests, as a manifest lists them.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """Return files below a folder with their sizes and digests, as a manifest lists them."""
     paths = sorted(paths)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return dict(zip(paths, threads.map(lambda path: _file(folder / path), paths), strict=True))
@@ -74,13 +70,7 @@ def _file(path: Path) -> File:
 
 
 def faults(folder: Path, files: Mapping[str, File], *, by_size: bool = False) -> list[FileFault]:
-    """Return the differences between a folder and the files that a manifest lists.
-
-    Args:
-        folder: the folder.
-        files: exactly the files that it has to hold.
-        by_size: whether to compare only sizes, without reading a file.
-    """
+    """Return the differences between a folder and the files that a manifest lists."""
     found = [
         FileFault(path, "is not listed in the manifest", is_foreign=True)
         for path in sorted(set(data_files(folder)).difference(files))

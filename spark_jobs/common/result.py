@@ -304,7 +304,6 @@ class Report:
         latency, volume, reissues: where a report shows them; empty or None otherwise.
         subscriptions: for each category that the component subscribes to, what became of its
             messages.
-        up_to: the last global position of the categories that were read; 0 where it is not known.
         snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up; None
             where it is not known. Two reports that say the same otherwise are equal.
     """
@@ -321,23 +320,14 @@ class Report:
     accepted: Sequence[AcceptedFinding] = ()
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
     subscriptions: Sequence[SubscriptionCounts] = ()
-    up_to: int = 0
     snapshot_held: timedelta | None = field(default=None, compare=False)
 
     def outstanding(self, name: str) -> int:
-        """Return how many findings of a kind there are that nobody has accepted.
-
-        Raises:
-            KeyError: nothing of that name is counted.
-        """
+        """Return how many findings of a kind there are that nobody has accepted."""
         return self.count(name) - self.accepted_counts.get(name, 0)
 
     def count(self, name: str) -> int:
-        """Return how many findings of a kind there are, by its name in options.
-
-        Raises:
-            KeyError: nothing of that name is counted.
-        """
+        """Return how many findings of a kind there are, by its name in options."""
         of_categories = {
             "missing": "missing",
             "orphan": "orphans",

@@ -29,23 +29,6 @@ def follow(
 
     If the database becomes unavailable, the follower waits for it. After any other failure the
     round is started again; a second failure ends the follower.
-
-    Args:
-        run: what to reconcile, and where; without a state, a temporary folder holds it.
-        audience: receives the events.
-        wait: waits for at most so many seconds; returns whether the process has to stop.
-        watch: a context to enter with the session while it works.
-
-    Returns:
-        The follower, with its counts and the violations that stand.
-
-    Raises:
-        DatabaseUnavailableError: the database cannot be reached at the beginning.
-        SchemaError: it holds no message store.
-        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property cannot be set.
-        StateError: the state cannot be continued.
-        SparkJobError: a round failed twice.
     """
     with ExitStack() as opened:
         with exported_snapshot(run.database_url) as snapshot:

@@ -51,16 +51,6 @@ def noted(
 
     If the age of a message decides whether it was read, a command is missing or unhandled since it
     was stored, so the grace is over with the verdict.
-
-    Args:
-        findings: the violations that exist now.
-        before: what the last round recorded; None at first.
-        progress: how far the consumers are.
-        now: the time of the round's snapshot, in UTC.
-        grace: how long a violation must persist before it is reported.
-
-    Returns:
-        The findings with ``since``, ``was_told`` (reported before) and ``is_told`` (from now on).
     """
     first_seen = F.when(_is_by_age(progress), F.least("time", F.lit(now))).otherwise(F.lit(now))
     if before is None:
@@ -92,14 +82,7 @@ def events(
     now: datetime,
     accepted: Collection[str] = (),
 ) -> Iterator[ViolationEvent]:
-    """Yield what to report, in the order of the log: persisting violations, then settled ones.
-
-    Args:
-        noted: what the round recorded of each violation.
-        before: what the last round recorded; None at first.
-        now: the time of the round's snapshot, in UTC.
-        accepted: the ids of the findings that were accepted.
-    """
+    """Yield what to report, in the order of the log: persisting violations, then settled ones."""
     yield from _events(noted.where("is_told AND NOT was_told"), now, is_mended=False)
     if before is not None:
         gone = before.where("is_told").join(noted, _KEY, "left_anti")
@@ -118,12 +101,7 @@ def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[Viol
 
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:
-    """Return the summary for the state's manifest.
-
-    Args:
-        noted: what the round recorded of each violation.
-        folder: the folder that holds it.
-    """
+    """Return the summary for the state's manifest."""
     waiting = F.min(F.when(~F.col("is_told"), F.unix_micros("since")))
     rows = (
         noted.groupBy("finding")

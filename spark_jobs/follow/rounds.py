@@ -37,7 +37,6 @@ from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
 from spark_jobs.reconciliation import accepted
-from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.reconciliation.state import heads, new_messages
@@ -108,14 +107,6 @@ class Follower:
     """
 
     def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
-        """Begin.
-
-        Args:
-            run: what to reconcile, and where.
-            state: the state to continue.
-            spark: the session.
-            audience: receives the events.
-        """
         self.categories = categories_of(run.component)
         self.reported = self.mended = 0
         self._run = run
@@ -150,21 +141,12 @@ class Follower:
         )
 
     def look(self) -> StoreView:
-        """Look at the store.
-
-        Raises:
-            DatabaseUnavailableError: it cannot be reached.
-            StateError: the state belongs to another store.
-        """
+        """Look at the store."""
         with exported_snapshot(self._run.database_url) as snapshot:
             return self.look_at(snapshot)
 
     def look_at(self, snapshot: Snapshot) -> StoreView:
-        """Look at the store as a snapshot shows it.
-
-        Raises:
-            StateError: the state belongs to another store.
-        """
+        """Look at the store as a snapshot shows it."""
         component, start = self._run.component, time.monotonic()
         counts = start >= self._counts_from
         made = new_messages.made_as_before(self._state, self._reading(snapshot))
@@ -272,7 +254,7 @@ class Follower:
     def _lookup(self, is_few: bool) -> Iterator[Lookup]:
         """Open the store to read some messages of it, whenever they came."""
         with exported_snapshot(self._run.database_url) as snapshot:
-            yield partial(lookup.at, self._reading(snapshot)(is_few=is_few))
+            yield self._reading(snapshot)(is_few=is_few).at
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

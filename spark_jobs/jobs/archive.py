@@ -8,9 +8,9 @@ What was written is read back, counted and hashed. It becomes part of the archiv
 counts and hashes the same of its own rows, under the same snapshot.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
@@ -60,6 +61,8 @@ class ArchiveResult:
         before: the time that all added messages are older than, in UTC.
         categories: what is archived of each category.
         differences: the differences between archive and store; if there are any, nothing is added.
+        unreadable: by category, the global positions of some added messages that cannot be read,
+            of which the archive holds no data, metadata or time.
         removable: whether messages may be removed from the store: all is verified, and consumers
             keep their positions there.
         snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up.
@@ -72,6 +75,7 @@ class ArchiveResult:
     differences: list[str]
     removable: bool
     snapshot_held: timedelta
+    unreadable: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def archive(
@@ -80,22 +84,7 @@ def archive(
     before: datetime,
     watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
 ) -> ArchiveResult:
-    """Archive the messages of a component's categories that are older than a date.
-
-    Args:
-        run: the component, the database and Spark.
-        folder: the folder of the archive, which need not exist.
-        before: the date.
-        watch: a context to enter with the session while it works.
-
-    Raises:
-        DatabaseUnavailableError: the database cannot be reached.
-        SchemaError: it holds no message store.
-        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property cannot be set.
-        ArchiveError: the archive cannot be continued.
-        SparkJobError: the job failed.
-    """
+    """Archive the messages of a component's categories that are older than a date."""
     archive_folder.refuse_others(folder)
     with working(run, watch) as (snapshot, spark):
         return in_session(run.component, folder, before, snapshot, spark)
@@ -114,10 +103,11 @@ def in_session(
     """
     declaration = Declaration.of(component)
     with archive_folder.opened(folder, component.name, declaration.to_json()) as (archive, lock):
-        archive.check(snapshot, component.command_category)
+        archive.check(snapshot, declarations(component).command_category)
         lasts = _lasts(archive, component, before, snapshot)
         differences = [f"{fault.path} {fault.what}" for fault in archive.faults()]
         added: dict[str, ArchivePart] = {}
+        unreadable: dict[str, Sequence[int]] = {}
         if lasts and not differences:
             until = {category: position for category, (position, _) in lasts.items()}
             written = archive.begin(lock)
@@ -131,10 +121,22 @@ def in_session(
                 )
                 for category, last in until.items()
             }
+            given = [
+                one
+                for category, last in until.items()
+                for one in snapshot.given_data(
+                    component.name, category, archive.after.get(category, 0) + 1, last
+                )
+            ]
             snapshot.release()
             differences = verified(spark, written, expected)
             if not differences:
                 added = _parts(expected, lasts)
+                unreadable = {
+                    category: sorted(total.unreadable)[:10]
+                    for category, days in expected.items()
+                    if (total := checksums.total(days.values())).unreadable
+                }
                 archive.put(
                     written,
                     files,
@@ -142,6 +144,7 @@ def in_session(
                     before=before,
                     categories=added,
                     store=snapshot.store,
+                    given=given,
                 )
         return ArchiveResult(
             component.name,
@@ -159,6 +162,7 @@ def in_session(
             differences,
             removable=not differences and snapshot.has_positions and bool(archive.runs),
             snapshot_held=snapshot.release(),
+            unreadable=unreadable,
         )
 
 
@@ -188,18 +192,7 @@ def write(
     after: Mapping[str, int],
     until: Mapping[str, int],
 ) -> None:
-    """Write a part of each of some categories to a new folder.
-
-    Args:
-        spark: the session.
-        snapshot: what is read.
-        declaration: how keys are made.
-        folder: the folder.
-        after: the global position behind which the part of each category begins.
-        until: the one that it ends with.
-    """
-    # The type that other programs read too.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    """Write a part of each of some categories to a new folder."""
     read = Categories(spark, snapshot, declaration, after, until)
     day = F.date_from_unix_date(F.floor(hours_since_epoch("time") / 24).cast("int"))
     (

@@ -29,29 +29,7 @@ def decoded(
     conf: Sequence[str],
     watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
 ) -> Iterator[tuple[dict[str, Tally], str]]:
-    """Decode every message of a component's categories, under a snapshot that stays open.
-
-    Args:
-        component: whose declaration the messages are compared with.
-        app: the app path by which Spark's workers load it.
-        app_dir: the folder that the app path starts from.
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        master: where Spark runs; see `spark_jobs.session.session`, also for the next two.
-        remote: the address of a Spark Connect server, instead of a master.
-        conf: further properties of Spark.
-        watch: a context to enter with the session while it works.
-
-    Yields:
-        What was found, by category; and the name under which other transactions can take the
-        snapshot over.
-
-    Raises:
-        DatabaseUnavailableError: the database cannot be reached.
-        SchemaError: it holds no message store.
-        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property cannot be passed on.
-        SparkJobError: the job failed.
-    """
+    """Decode every message of a component's categories, under a snapshot that stays open."""
     with exported_snapshot(database_url) as snapshot:
         with (
             spark_session(

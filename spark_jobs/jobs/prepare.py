@@ -16,6 +16,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from reservation.component import Component
+from reservation.context import Context
+from reservation.declaration.key import Key
+from reservation.declaration.table import declarations
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
 from spark_jobs.analysis.sketches import grouping
@@ -37,15 +40,7 @@ _PATIENCE = 600
 
 
 def keep() -> Path:
-    """Let a Java process do what the jobs do, and store the classes that it used.
-
-    Returns:
-        The file that holds them.
-
-    Raises:
-        SparkUnavailableError: Spark or Java is missing or too old.
-        SparkJobError: the file was not written.
-    """
+    """Let a Java process do what the jobs do, and store the classes that it used."""
     kept = kept_classes()
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -72,16 +67,21 @@ class _Rehearse:
     key: str
 
 
+def _nothing(command: _Rehearse, entity: None, context: Context) -> None:
+    """Handle what is never read."""
+
+
 def _rehearse(spark: SparkSession) -> None:
     """Do what a job does, with one message and no database."""
     component = Component("rehearsal", id="entity_id")
-    component.reserve(_Rehearse, into="rehearsed", key="key")
-    table = _message(category=component.command_category, key_category="rehearsed")
+    declared = declarations(component)
+    component.handle(_Rehearse, key=Key("key", into="rehearsed", per=None))(_nothing)
+    table = _message(category=declared.command_category, key_category="rehearsed")
     messages = spark.createDataFrame(table).mapInArrow(grouping.as_they_are, schema(TYPES))
 
     read = Rows(messages)
-    progress = Progress({component.command_category: Consumed(1, letters=[2])})
-    jobs = (CommandsJob(component, "", None), EffectsJob(component))
+    progress = Progress({declared.command_category: Consumed(1, letters=[2])})
+    jobs = (CommandsJob(component, "", None), EffectsJob(component, "", None))
     made = fingerprints.of_messages(read, component, progress, "", None)
     seen = partial(grouping.summed, made.mapInArrow, parts=1)
     of_all = PrefilterInput(seen, lambda _: read, lambda _: read)

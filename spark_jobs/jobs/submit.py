@@ -43,12 +43,7 @@ _NOT_IN_ORDER, _COULD_NOT_RUN = 1, 2
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one job, and end the process.
-
-    Args:
-        arguments: the job, the component's app path, and for ``archive`` the folder of the archive
-            and a date.
-    """
+    """Run one job, and end the process."""
     job, *rest = arguments or [""]
     if job == "archive":
         _archive(*_named("APP DIR DATE", rest, job))

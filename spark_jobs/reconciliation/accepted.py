@@ -43,10 +43,6 @@ def identified(findings: DataFrame, component: str) -> DataFrame:
 
     It names the kind and the global position, and a hash of the component and of the message's id
     tells another component, or another log.
-
-    Args:
-        findings: the findings.
-        component: the component's name.
     """
     of = F.sha2(F.concat_ws("\n", F.lit(component), "message_id"), 256)
     id_ = F.concat_ws(
@@ -63,12 +59,7 @@ def without(findings: DataFrame, decisions: Mapping[str, Decision]) -> DataFrame
 
 
 def divided(findings: DataFrame, decisions: Mapping[str, Decision]) -> Sorted:
-    """Divide findings into those that were accepted and the others.
-
-    Args:
-        findings: with their ids.
-        decisions: those by which findings were accepted, by the findings' ids.
-    """
+    """Divide findings into those that were accepted and the others."""
     if not decisions:
         return Sorted(findings.withColumn("is_accepted", F.lit(False)), findings)
     ids = _ids(findings, decisions).withColumn("accepted", F.lit(True))

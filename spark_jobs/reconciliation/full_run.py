@@ -1,13 +1,10 @@
 """A run over everything."""
 
-from functools import partial
-
 from pyspark.sql import DataFrame
 
 from spark_jobs.analysis.verdicts import judging
-from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
+from spark_jobs.analysis.verdicts.judging import Counts, Judged, Messages
 from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterJob
-from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.snapshot.progress import Progress
 
 
@@ -18,14 +15,12 @@ class FullRun:
         kept: the DataFrames that Spark caches for it.
     """
 
-    def __init__(self, read: Read, progress: Progress, prefilter: Prefilter | None = None) -> None:
-        """Begin.
-
-        Args:
-            read: reads the categories.
-            progress: how far the consumers are.
-            prefilter: what is in order of the same messages; None to judge all row by row.
-        """
+    def __init__(
+        self,
+        read: Messages,
+        progress: Progress,
+        prefilter: Prefilter | None = None,
+    ) -> None:
         self._read = read
         self._progress = progress
         self._prefilter = prefilter
@@ -36,9 +31,7 @@ class FullRun:
     def take(self, job: PrefilterJob) -> Counts:
         """Judge all of a job's rows; return what was counted."""
         if self._prefilter is None:
-            judged = judging.run(
-                job, self.rows(job), self._progress, partial(lookup.at, self._read)
-            )
+            judged = judging.run(job, self.rows(job), self._progress, self._read.at)
         else:
             judged = self._prefilter.judge(job)
         self._judged[job.name] = judged

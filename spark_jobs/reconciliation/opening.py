@@ -7,6 +7,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from reservation.declaration.table import declarations
 from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
@@ -15,10 +16,8 @@ from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints
-from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here, jobs, judged_by
@@ -35,12 +34,6 @@ def opened(
     """Open a run over everything, or over what is new since a state was written.
 
     The state is advanced at the end of the block.
-
-    Args:
-        run: the run.
-        snapshot: what is read.
-        spark: the session.
-        judges: whether messages are judged, and not only read.
     """
     component = run.component
     progress = snapshot.progress(component, run.grace)
@@ -65,7 +58,7 @@ def opened(
             last,
             progress,
             made,
-            lambda is_few: nullcontext(partial(lookup.at, reading(is_few=is_few))),
+            lambda is_few: nullcontext(reading(is_few=is_few).at),
             store=snapshot.store,
             log=log,
             everything=reading(),
@@ -86,7 +79,7 @@ def opened(
 
 def _prefilter(
     run: Run,
-    read: Categories | Jdbc | Union,
+    read: Categories | Union,
     progress: Progress,
     snapshot: Snapshot,
     archive: Archive | None,
@@ -94,13 +87,6 @@ def _prefilter(
     """Return what is in order of a component's messages, by fingerprints.
 
     The server makes them if possible. Where Spark would, it judges a small store as fast.
-
-    Args:
-        run: the run.
-        read: reads the messages.
-        progress: how far the consumers are.
-        snapshot: what is read.
-        archive: an archive that is read too.
     """
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
@@ -111,7 +97,7 @@ def _prefilter(
             return Prefilter(jobs(run), PrefilterInput(made.seen, read.at, few.at), progress)
     archived = 0 if archive is None else sum(archive.counts.values())
     is_small = snapshot.is_small() and (archive is None or archive.is_small)
-    if isinstance(read, Jdbc) or is_small:
+    if is_small:
         return None
     of_all = fingerprints.of_messages(read, component, progress, run.app, app_dir(run))
     parts = snapshot.number_of_parts(archived)
@@ -126,5 +112,5 @@ def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive 
     archive = archive_folder.there(
         run.archive, run.component.name, declaration.to_json(), as_of=snapshot.time
     )
-    archive.check(snapshot, run.component.command_category)
+    archive.check(snapshot, declarations(run.component).command_category)
     return archive

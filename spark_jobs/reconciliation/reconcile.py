@@ -14,7 +14,7 @@ from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis import latency, reissues
 from spark_jobs.analysis.verdicts.judging import own_name
 from spark_jobs.common.concurrency import run_concurrently
-from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import Finding, Report
 from spark_jobs.reconciliation import accepted
 from spark_jobs.reconciliation.opening import opened
@@ -30,21 +30,7 @@ SAMPLES = 20
 def reconcile(
     run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
 ) -> Report:
-    """Compare a component's commands with their reservations, and these with the events.
-
-    Args:
-        run: what to reconcile, and where.
-        watch: a context to enter with the session while it works.
-
-    Raises:
-        DatabaseUnavailableError: the database cannot be reached.
-        SchemaError: it holds no message store.
-        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property cannot be passed on.
-        StateError: the state cannot be continued.
-        ArchiveError: the archive cannot be read.
-        SparkJobError: the job failed, or the findings cannot be written.
-    """
+    """Compare a component's commands with their reservations, and these with the events."""
     if run.state is not None:
         stored_state.refuse_others(run.state)
     with working(run, watch) as (snapshot, spark):
@@ -62,7 +48,7 @@ def working(
             run.database_url,
             master=run.master,
             remote=run.remote,
-            conf=[*run.conf, *([] if run.jdbc is None else [f"spark.jars={run.jdbc.resolve()}"])],
+            conf=run.conf,
             app=run.app,
             app_dir=run.app_dir,
             is_small=snapshot.is_small(),
@@ -80,7 +66,6 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
     """
     reconciling, following = jobs(run)
     component, decisions = run.component.name, snapshot.accepted()
-    up_to = max(snapshot.head(name)[0] for name in categories_of(run.component))
     with opened(run, snapshot, spark) as taking:
         reconciled, effects = run_concurrently(
             [partial(taking.take, job) for job in (reconciling, following)]
@@ -100,7 +85,6 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             accepted=found.accepted,
             accepted_counts=found.counts,
             subscriptions=following.subscriptions(effects),
-            up_to=up_to,
         )
         if run.findings is not None:
             rows = found.marked.select(*accepted.COLUMNS)
@@ -117,13 +101,7 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
 def divided(
     findings: DataFrame, component: str, decisions: Mapping[str, Decision]
 ) -> accepted.Sorted:
-    """Return findings with their ids, those that people have accepted apart from the others.
-
-    Args:
-        findings: the findings.
-        component: the component's name.
-        decisions: those by which findings were accepted, by the findings' ids.
-    """
+    """Return findings with their ids, those that people have accepted apart from the others."""
     return accepted.divided(accepted.identified(findings, component), decisions)
 
 
@@ -133,13 +111,7 @@ def under_own_names(rows: DataFrame, component: Component) -> DataFrame:
 
 
 def with_latency(report: Report, rows: DataFrame, effects: DataFrame) -> Report:
-    """Return a report with latency and volume.
-
-    Args:
-        report: the report.
-        rows: those of `CommandsJob`.
-        effects: those of `EffectsJob`.
-    """
+    """Return a report with latency and volume."""
     commands = rows.where("is_command")
     durations = latency.durations(
         commands,

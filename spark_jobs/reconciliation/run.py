@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
@@ -30,7 +31,6 @@ class Run:
         details: whether to measure latency, volume and reissues too.
         findings: a new folder for every row that needs attention, as Parquet.
         state: the folder of what earlier runs have read; None to read everything.
-        jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
         verify: whether to compare the whole state with the store.
         archive: the folder of an archive to read too; None to read only the store.
         master, remote, conf: where Spark runs, and its properties; see
@@ -46,20 +46,16 @@ class Run:
     findings: Path | None = None
     state: Path | None = None
     verify: bool = False
-    jdbc: Path | None = None
     archive: Path | None = None
     master: str | None = LOCAL
     remote: str | None = None
     conf: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a component that has nothing to reconcile.
-
-        Raises:
-            DeclarationError: the component neither reserves, initiates nor subscribes.
-        """
+        """Refuse a component that has nothing to reconcile."""
         component = self.component
-        if not (component.reservations or component.initiations or component.subscribed):
+        declared = declarations(component)
+        if not (declared.own.reservations or declared.own.initiates or declared.others):
             raise DeclarationError(
                 f"The component {component.name!r} reserves no command, initiates with none and "
                 f"subscribes to none, so there is nothing to reconcile"
@@ -68,7 +64,8 @@ class Run:
 
 def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
     """Return the jobs that judge a component's messages."""
-    return CommandsJob(run.component, run.app, app_dir(run)), EffectsJob(run.component)
+    found_by = run.component, run.app, app_dir(run)
+    return CommandsJob(*found_by), EffectsJob(*found_by)
 
 
 def app_dir(run: Run) -> Path | None:
@@ -86,12 +83,12 @@ def judged_by(run: Run) -> str:
 
     What its functions call is not part of it.
     """
-    reconciling, following = jobs(run)
+    _, following = jobs(run)
     return json.dumps(
         {
             "keys": json.loads(Declaration.of(run.component).to_json()),
             "code": code_of_component(run.component),
             "silentTypes": following.silent_types,
-            "startsAreFirst": reconciling.starts_are_first,
+            "startsAreFirst": declarations(run.component).starts_are_first,
         }
     )

@@ -21,11 +21,7 @@ class Outputs:
         self._staged: list[tuple[Path, Path]] = []
 
     def folder(self, place: Path) -> Path:
-        """Return where to write a folder that does not exist yet.
-
-        Raises:
-            SparkJobError: it exists already, or cannot be made.
-        """
+        """Return where to write a folder that does not exist yet."""
         if place.is_symlink() and not place.exists():
             raise SparkJobError(
                 f"The output folder {place} is a symbolic link to what does not exist; remove the "
@@ -36,11 +32,7 @@ class Outputs:
         return self._stage(place, "folder") / place.name
 
     def file(self, place: Path) -> Path:
-        """Return where to write a file, which takes the place of one that is there.
-
-        Raises:
-            SparkJobError: it cannot be made.
-        """
+        """Return where to write a file, which takes the place of one that is there."""
         if place.is_dir():
             raise SparkJobError(f"The output file {place} is a folder; name a file")
         return self._stage(place, "file") / place.name
@@ -57,12 +49,7 @@ class Outputs:
         return beside
 
     def put_in_place(self) -> None:
-        """Move what was written to its places.
-
-        Raises:
-            SparkJobError: it is not here, because Spark's workers wrote it where they are, or its
-                place was taken meanwhile.
-        """
+        """Move what was written to its places."""
         for beside, place in self._staged:
             written = beside / place.name
             if not written.exists():

@@ -43,7 +43,7 @@ _SUBSCRIPTIONS = {
 }
 _EVENTS = {
     "events": "Events of the component's entities",
-    "causes": "Messages that the events follow",
+    "causes": "Messages that events or pseudo events follow",
     "effect_twice": "Messages that had their effect twice",
     "without_cause": "Events that follow no message of the component",
 }

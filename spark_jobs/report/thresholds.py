@@ -101,16 +101,7 @@ DEFAULT = tuple(Threshold(name) for name in VIOLATIONS)
 
 
 def parse(text: str, *, failing: bool = True) -> tuple[Threshold, ...]:
-    """Return the thresholds that an option's value names.
-
-    Args:
-        text: for example ``missing,effect-twice`` or ``duplicates:5%``.
-        failing: whether they fail the run or only warn.
-
-    Raises:
-        ThresholdError: the text does not follow the grammar, or contains an unknown name or the
-            same name twice.
-    """
+    """Return the thresholds that an option's value names."""
     found: dict[str, Threshold] = {}
     for item in text.split(","):
         match = _ITEM.fullmatch(item.strip())
@@ -136,11 +127,6 @@ def reached(
 
     What was accepted does not count. If a percentage is taken of nothing, any finding
     exceeds it.
-
-    Args:
-        report: what a run found.
-        thresholds: the thresholds to check.
-        instead: by name, counts that replace those of the report.
     """
     counts = instead or {}
     wholes = {

@@ -61,7 +61,7 @@ KINDS = (
         "Conflict mismatches",
         "The consumer recorded a conflict that is not one, or did not record one.",
         "Compare the command, its reservation and its dead letter. Check whether one of them was "
-        "changed, the position was changed, or other volatile fields were declared since.",
+        "changed, the position was changed, or ignoring= was declared otherwise since.",
     ),
     Kind(
         "wrong-type",
@@ -130,7 +130,7 @@ SUBSCRIPTIONS = (
 )
 EVENTS = (
     ("events", "events"),
-    ("causes", "messages that they follow"),
+    ("causes", "messages they or pseudo events follow"),
     ("effect_twice", "effect twice"),
     ("without_cause", "without a cause"),
 )
@@ -274,11 +274,7 @@ _UNITS = (
 
 
 def duration(value: float | timedelta | None) -> str:
-    """Return a time span with two or three digits that count; a dash where there is none.
-
-    Args:
-        value: in seconds, or a timedelta.
-    """
+    """Return a time span with two or three digits that count; a dash where there is none."""
     if value is None:
         return "–"  # noqa: RUF001  a dash
     seconds = value.total_seconds() if isinstance(value, timedelta) else value

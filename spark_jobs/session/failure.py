@@ -7,12 +7,7 @@ _MORE_MEMORY = "give it more memory with --conf spark.driver.memory=4g"
 
 
 def reason(error: BaseException, log: Path | None = None) -> str:
-    """Return the line that names the cause.
-
-    Args:
-        error: the error that PySpark raised.
-        log: the output of Spark's Java process, if it was started here.
-    """
+    """Return the line that names the cause."""
     logged = log.read_text(errors="replace") if log is not None and log.exists() else ""
     cause = _line(str(error)) or type(error).__name__
     out_of_memory = re.search(r"java\.lang\.OutOfMemoryError(: [\w ]+)?", f"{error}\n{logged}")

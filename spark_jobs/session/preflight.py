@@ -31,23 +31,13 @@ _AGAIN_SECONDS = 0.5
 
 
 def require_master(master: str) -> None:
-    """Make sure that a standalone master listens; Spark itself reports on other kinds.
-
-    Raises:
-        SparkUnavailableError: it does not.
-        SparkSettingError: the address cannot be read.
-    """
+    """Make sure that a standalone master listens; Spark itself reports on other kinds."""
     if master.startswith("spark://"):
         _require_listener(f"Spark master at {master}", standalone_addresses(master))
 
 
 def require_server(remote: str) -> None:
-    """Make sure that a Spark Connect server listens.
-
-    Raises:
-        SparkUnavailableError: it does not.
-        SparkSettingError: the address cannot be read.
-    """
+    """Make sure that a Spark Connect server listens."""
     try:
         parts = urlsplit(remote)
         host, port = parts.hostname, parts.port
@@ -71,16 +61,7 @@ def _require_listener(what: str, addresses: list[tuple[str, int]]) -> None:
 
 
 def require_workers(session: SparkSession, database_url: str, app: str | None) -> None:
-    """Make sure that workers take up work, import the job and the app, and reach the database.
-
-    Args:
-        session: the session, on a cluster.
-        database_url: the address that was given here.
-        app: the app path that the workers will load, if any.
-
-    Raises:
-        SparkJobError: they do not; the message says what they lack.
-    """
+    """Make sure that workers take up work, import the job and the app, and reach the database."""
     patience = str(session.conf.get(PATIENCE, _DEFAULT_PATIENCE))
     late = threading.Event()
 

@@ -38,21 +38,6 @@ def spark_session(
     Workers on this machine take the database's address from the environment of this process.
     Workers of a cluster get it through a property, if it holds no secret. One zip file with this
     package and the app's modules is sent to them.
-
-    Args:
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        master: where Spark runs; None under ``spark-submit``, which decides that itself.
-        remote: the address of a Spark Connect server, ``sc://host:port``, instead of a master.
-        conf: further properties as ``KEY=VALUE``, which override those that are set here.
-        app: the app path of a component whose modules the workers need.
-        app_dir: the folder that the app path starts from.
-        is_small: whether the store is small.
-
-    Raises:
-        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
-            server.
-        SparkSettingError: a property or an address cannot be read, or holds a credential.
-        SparkJobError: the workers cannot run the job, or the job failed.
     """
     added = settings.parse_conf(conf)
     # PySpark warns whenever it imports pandas, which the jobs do not use.

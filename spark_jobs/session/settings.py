@@ -20,6 +20,8 @@ PATIENCE = "spark.reservation.executorTimeout"
 # Of every session, wherever it runs.
 OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
+    # Times in files are numbers in UTC, which all programs read, and not Spark's own INT96.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Rows may be large: what is sent to Python at once counts by its size, not 10,000 rows.
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
@@ -54,12 +56,7 @@ OF_LONG_ROWS = {"spark.sql.inMemoryColumnarStorage.batchSize": "8"}
 
 @contextmanager
 def having(session: SparkSession, properties: Mapping[str, str]) -> Iterator[None]:
-    """Set properties for plans that are made meanwhile.
-
-    Args:
-        session: the session.
-        properties: the properties, which get their former values on exit.
-    """
+    """Set properties for plans that are made meanwhile."""
     before = {name: session.conf.get(name, None) for name in properties}
     for name, value in properties.items():
         session.conf.set(name, value)
@@ -87,11 +84,7 @@ def is_on_loopback(master: str) -> bool:
 
 
 def standalone_addresses(master: str) -> list[tuple[str, int]]:
-    """Return the hosts and ports of ``spark://host:port``, of which there may be several.
-
-    Raises:
-        SparkSettingError: it cannot be read.
-    """
+    """Return the hosts and ports of ``spark://host:port``, of which there may be several."""
     found = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -111,12 +104,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the properties that the caller adds, given as ``KEY=VALUE``.
-
-    Raises:
-        SparkSettingError: one is not of that form, or holds a credential, which Spark would show
-            in its UI, event logs and the list of processes.
-    """
+    """Return the properties that the caller adds, given as ``KEY=VALUE``."""
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -138,12 +126,7 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def local_properties(scratch: Path, *, is_small: bool) -> dict[str, str]:
-    """Return the properties of Spark on this machine: no listener, no UI, private files.
-
-    Args:
-        scratch: the folder for its files.
-        is_small: whether the store is small; jobs on a small one are planned only once.
-    """
+    """Return the properties of Spark on this machine: no listener, no UI, private files."""
     properties = {
         "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
         "spark.driver.extraJavaOptions": java.options(),
@@ -192,11 +175,7 @@ def _on_this_machine(scratch: Path) -> dict[str, str]:
 
 
 def seconds(value: str) -> float:
-    """Return a time span as Spark writes it, such as ``90s`` or ``2min``, in seconds.
-
-    Raises:
-        SparkSettingError: it is not a time span.
-    """
+    """Return a time span as Spark writes it, such as ``90s`` or ``2min``, in seconds."""
     units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
     if found is None or found[2] not in units:

@@ -7,7 +7,7 @@ the way from one to the other cannot be in both.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -28,7 +28,7 @@ _SETTINGS = load_queries("spark_jobs.source")["settings"]
 _FOLLOWING = (
     "function_data",
     "entity_id",
-    "source",
+    "entity_data",
     "version",
     "starts",
     "is_first",
@@ -49,6 +49,7 @@ class Checksums:
         count: how many there are.
         first, last: the lowest and highest global position.
         high, low: the sums of the two parts of their hashes.
+        unreadable: as the server says, the global positions of some that cannot be read.
     """
 
     count: int
@@ -56,6 +57,7 @@ class Checksums:
     last: int
     high: int
     low: int
+    unreadable: tuple[int, ...] = field(default=(), compare=False)
 
     def __add__(self, other: "Checksums") -> "Checksums":
         """Return the checksums of these and other messages together."""
@@ -65,6 +67,7 @@ class Checksums:
             max(self.last, other.last),
             self.high + other.high,
             self.low + other.low,
+            (*self.unreadable, *other.unreadable),
         )
 
     @property
@@ -85,21 +88,22 @@ def total(sums: Iterable[Checksums]) -> Checksums:
 def of_store(
     connection: Connection[Any], query: CategoryQuery, first: int, last: int
 ) -> dict[str, Checksums]:
-    """Return the server's checksums of a part of a category, by day.
-
-    Args:
-        connection: in a transaction that sees the messages.
-        query: what is read of the category, with all of `COLUMNS`.
-        first: the first global position of the part.
-        last: the last one.
-    """
+    """Return the server's checksums of a part of a category, by day."""
     text = _sql(_QUERIES["sums"]).format(
         columns=sql.SQL(", ").join(_hashed(name) for name in COLUMNS),
         messages=_sql(query.text(first, last, connection)),
     )
     connection.execute(_SETTINGS)
     rows = connection.execute(text).fetchall()
-    return {day: Checksums(*map(int, numbers)) for day, *numbers in rows}
+    return {
+        day: replace(_checksums(numbers), unreadable=tuple(unreadable))
+        for day, *numbers, unreadable in rows
+    }
+
+
+def _checksums(numbers: Iterable[Any]) -> Checksums:
+    count, first, last, high, low = map(int, numbers)
+    return Checksums(count, first, last, high, low)
 
 
 def _hashed(name: str) -> sql.Composable:
@@ -108,11 +112,7 @@ def _hashed(name: str) -> sql.Composable:
 
 
 def of_rows(rows: DataFrame) -> dict[tuple[str, str], Checksums]:
-    """Return Spark's checksums of messages, by category and day.
-
-    Args:
-        rows: with all of `COLUMNS`, ``category`` and ``day``.
-    """
+    """Return Spark's checksums of messages, by category and day."""
 
     def part(begin: int) -> Column:
         digits = F.substring("hash", begin, _DIGITS)
@@ -138,4 +138,4 @@ def of_rows(rows: DataFrame) -> dict[tuple[str, str], Checksums]:
         )
         .collect()
     )
-    return {(category, day): Checksums(*map(int, numbers)) for category, day, *numbers in found}
+    return {(category, day): _checksums(numbers) for category, day, *numbers in found}

@@ -1,7 +1,9 @@
-"""Reading which messages of a component were corrected, and the digests of their contents."""
+"""Reading which messages were handled with other data, and the digests of what they said."""
 
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from psycopg import Connection, sql
 
 from reservation.postgres.error_translation import translated
@@ -10,24 +12,38 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.source.columns import expressions
 
-_QUERY = load_queries("spark_jobs.snapshot", "corrections.sql")["corrections"].decode()
+_QUERIES = load_queries("spark_jobs.snapshot", "corrections.sql")
+
+
+class GivenData(msgspec.Struct, frozen=True):
+    """The data that the message of a letter is handled with, and who gave it, when and why."""
+
+    category: str
+    global_position: int
+    data: str
+    by: str
+    at: datetime
+    reason: str
 
 
 def corrections(
     connection: Connection[Any], declaration: Declaration, consumer: str, category: str
-) -> list[Corrected]:
-    """Return the messages of a category that were corrected, each as it was corrected last.
-
-    Args:
-        connection: in the transaction of the snapshot.
-        declaration: says in which fields a reissue may differ.
-        consumer: the component's name.
-        category: the category.
-    """
+) -> dict[Corrected, str]:
+    """Return the messages of a category that were corrected, with the data that was given."""
     made = expressions(["content", "kept"], sql.Literal(category), declaration)
-    query = sql.SQL(_QUERY).format(
+    query = sql.SQL(_QUERIES["corrections"].decode()).format(
         **made, consumer=sql.Literal(consumer), category=sql.Literal(category)
     )
     with translated():
         rows = connection.execute(query).fetchall()
-    return [Corrected(*row) for row in rows]
+    return {Corrected(*row): given for *row, given in rows}
+
+
+def given_data(
+    connection: Connection[Any], consumer: str, category: str, first: int, last: int
+) -> list[GivenData]:
+    """Return the data that letters of a part of a category were given."""
+    values = {"consumer": consumer, "category": category, "first": first, "last": last}
+    with translated():
+        rows = connection.execute(_QUERIES["letters"], values).fetchall()
+    return [GivenData(*row) for row in rows]

@@ -1,8 +1,8 @@
 """What messages mean where some were corrected.
 
-A correction stands for the message that it corrects. Whatever says what a corrected message said,
-or what it was corrected to, means the same. Contents are compared by the digests that the source
-makes of them.
+A message that was corrected is handled with the data that its dead letter was given. Whatever says
+what the message says, or what that data says, means the same. Contents are compared by the digests
+that the source makes of them.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,13 @@ class Corrected(NamedTuple):
         global_position: that of the message.
         type: the message's type.
         former: the digest of its own content.
-        corrected: that of the content of its last correction.
-        correction: the global position of its last correction, which holds both contents.
+        corrected: that of the data that its letter was given.
     """
 
     global_position: int
     type: str
     former: str
     corrected: str
-    correction: int
 
 
 def with_meaning(rows: DataFrame, corrected: Sequence[Corrected]) -> DataFrame:
@@ -37,10 +35,6 @@ def with_meaning(rows: DataFrame, corrected: Sequence[Corrected]) -> DataFrame:
     Added are ``meant``, a digest that all contents share that mean the same;
     ``is_reissue_of_corrected``, whether a message says what a corrected one said or was corrected
     to; and ``follows_corrected``, whether a message follows one that was corrected.
-
-    Args:
-        rows: with ``type``, ``content`` and ``causation``.
-        corrected: the messages that were corrected.
     """
     meanings: list[dict[str, object]] = [
         {"type": type_, "content": content, "meant": meant}

@@ -19,12 +19,7 @@ def hashed(stream_name: Column) -> Column:
 
 
 def position(hashed: Column, positions: Sequence[int]) -> Column:
-    """Return the position of the partition that a message is in.
-
-    Args:
-        hashed: the hash of its stream's cardinal id.
-        positions: the positions of the partitions, in order.
-    """
+    """Return the position of the partition that a message is in."""
     number = F.abs(F.coalesce(hashed, F.lit(0)) % len(positions))
     of_each = F.array(*(F.lit(at).cast("bigint") for at in positions))
     return F.get(of_each, number.cast("int"))

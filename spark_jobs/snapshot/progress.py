@@ -26,6 +26,7 @@ class Consumed:
         first_position: the position at which it first began; it records conflicts above it. None
             if that is unknown, or it records none.
         corrections: the messages that were corrected.
+        given: the data that their letters were given, by their global positions.
     """
 
     position: int | None
@@ -36,6 +37,7 @@ class Consumed:
     conflicts: Sequence[int] = ()
     first_position: int | None = None
     corrections: Sequence[Corrected] = ()
+    given: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_partitions(
@@ -46,18 +48,9 @@ class Consumed:
         letters: Sequence[int] = (),
         conflicts: Sequence[int] = (),
         first_position: int | None = None,
-        corrections: Sequence[Corrected] = (),
+        corrections: Mapping[Corrected, str] | None = None,
     ) -> "Consumed":
-        """Return how far a consumer is whose partitions have separate positions.
-
-        Args:
-            positions: the position of each partition, in order.
-            carried: the positions of former partitions; empty if the number never changed.
-            letters: as in `Consumed`.
-            conflicts: as in `Consumed`.
-            first_position: as in `Consumed`.
-            corrections: as in `Consumed`.
-        """
+        """Return how far a consumer is whose partitions have separate positions."""
         lowest = min(positions)
         in_force = tuple(carried) if max(carried, default=0) > lowest else ()
         return cls(
@@ -67,7 +60,8 @@ class Consumed:
             carried=in_force,
             conflicts=conflicts,
             first_position=first_position,
-            corrections=corrections,
+            corrections=list(corrections or ()),
+            given={one.global_position: data for one, data in (corrections or {}).items()},
         )
 
     @property
@@ -89,12 +83,7 @@ class Consumed:
         return self.position >= other.position and all(mine >= theirs for mine, theirs in pairs)
 
     def has_read(self, hashed: Column) -> Column:
-        """Return whether a message was read, of rows with ``global_position`` and ``time``.
-
-        Args:
-            hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`);
-                used only between the lowest and the highest position.
-        """
+        """Return whether a message was read, of rows with ``global_position`` and ``time``."""
         at = F.col("global_position")
         if self.position is None:
             return F.col("time") < F.lit(self.before)
@@ -120,12 +109,15 @@ class Progress:
         """The messages that were corrected."""
         return [one for consumed in self.consumed.values() for one in consumed.corrections]
 
-    def uneven(self, category: str) -> tuple[int, int] | None:
-        """Return the range of global positions in which the partition decides what was read.
+    @property
+    def given(self) -> dict[int, str]:
+        """The data that letters of theirs were given, by global position."""
+        return {
+            at: one for consumed in self.consumed.values() for at, one in consumed.given.items()
+        }
 
-        Returns:
-            The first and the last; None if there are no such messages.
-        """
+    def uneven(self, category: str) -> tuple[int, int] | None:
+        """Return the range of global positions in which the partition decides what was read."""
         one = self.consumed.get(category)
         if one is None or one.position is None or one.highest == one.position:
             return None
@@ -137,9 +129,6 @@ class Progress:
         Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict), ``is_corrected`` and
         ``is_watched`` (a conflict would have been recorded). Of a category without a known
         consumer, nothing was read.
-
-        Args:
-            messages: the messages.
         """
         notes: dict[tuple[str, int], dict[str, object]] = {}
         hashed = partitions.hashed(F.col("stream_name"))

@@ -72,7 +72,8 @@ FROM message_store.messages m
 WHERE m.global_position BETWEEN %(first)s AND %(last)s
 
 -- name: older
--- The last message before the first one that is not older, of a part of a category.
+-- The last message before the first one that is not older, of a part of a category. One whose time cannot be
+-- read is as old as those around it.
 SELECT m.global_position, m.id FROM message_store.messages m
 WHERE (message_store.category(m.stream_name), m.global_position)
       BETWEEN (%(category)s, %(first)s)
@@ -80,7 +81,7 @@ WHERE (message_store.category(m.stream_name), m.global_position)
         SELECT younger.global_position - 1 FROM message_store.messages younger
         WHERE (message_store.category(younger.stream_name), younger.global_position)
               BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
-          AND younger.time >= %(before)s
+          AND reservation.readable_time(younger.time) >= %(before)s
         ORDER BY message_store.category(younger.stream_name), younger.global_position LIMIT 1
       ), %(last)s))
 ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMIT 1

@@ -14,6 +14,7 @@ from typing import Any
 from psycopg import Connection, Error, IsolationLevel
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import ForeignPositionError
 from reservation.maintenance import finding_decisions
 from reservation.maintenance.eventide_positions import position_stream
@@ -26,7 +27,7 @@ from reservation.store.schema.install import is_attached
 from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
-from spark_jobs.snapshot.corrections import corrections
+from spark_jobs.snapshot.corrections import GivenData, corrections, given_data
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.tally import MODULUS, Tally
 from spark_jobs.source import ranges
@@ -57,12 +58,6 @@ class Hold:
     """The transaction that keeps a snapshot, and what it sees from being cleaned up."""
 
     def __init__(self, connection: Connection[Any], since: float) -> None:
-        """Begin.
-
-        Args:
-            connection: the connection in the transaction.
-            since: when it began, in the seconds of `time.monotonic`.
-        """
         self._connection = connection
         self._since = since
         self._held: timedelta | None = None
@@ -98,11 +93,7 @@ class Snapshot:
     _hold: Hold
 
     def release(self) -> timedelta:
-        """Let the server clean up again what the snapshot sees; nothing can be read afterwards.
-
-        Returns:
-            How long the snapshot was held; the same if it was released before.
-        """
+        """Let the server clean up again what the snapshot sees; nothing can be read afterwards."""
         return self._hold.release()
 
     def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
@@ -111,20 +102,9 @@ class Snapshot:
         If no consumer of this package has run, the positions of Eventide's consumers count. In a
         store without the schema reservation and without those, messages older than a grace count
         as read.
-
-        Args:
-            component: the component.
-            grace: how old a message must be to count as read, if no position is stored.
-
-        Raises:
-            ForeignPositionError: a position is of another log, so it does not say what was read of
-                this one.
         """
-        categories = [
-            component.command_category,
-            *component.reservation_categories,
-            *component.subscribed_categories,
-        ]
+        declared = declarations(component)
+        categories = [*declared.own_categories, *declared.subscribed_categories]
         return Progress({name: self._consumed(component, name, grace) for name in categories})
 
     def _consumed(self, component: Component, category: str, grace: timedelta) -> Consumed:
@@ -152,7 +132,7 @@ class Snapshot:
                     )
             position = None
             # In a category of others, their own consumers store positions.
-            if category not in component.subscribed:
+            if category not in declarations(component).others:
                 theirs = {"category": position_stream(category, None)}
                 ((position,),) = self._connection.execute(
                     _QUERIES["position_of_eventide"], theirs
@@ -162,6 +142,12 @@ class Snapshot:
         if self.has_positions:
             return Consumed(0)
         return Consumed(None, before=self.time - grace)
+
+    def given_data(self, consumer: str, category: str, first: int, last: int) -> list[GivenData]:
+        """Return the data that letters of a part of a category were given; see `given_data`."""
+        if not self.has_positions:
+            return []
+        return given_data(self._connection, consumer, category, first, last)
 
     def readable(self, names: Sequence[str]) -> list[str]:
         """Return those of some categories and passes that there are; all of the categories.
@@ -182,11 +168,7 @@ class Snapshot:
             return ranges.pages(self._connection) < _SMALL
 
     def number_of_parts(self, more: int = 0) -> int:
-        """Return into how many parts all messages are divided, of which each is of bounded size.
-
-        Args:
-            more: how many messages there are elsewhere.
-        """
+        """Return into how many parts all messages are divided, of which each is of bounded size."""
         with translated():
             messages = _FOR_A_PAGE * ranges.pages(self._connection)
         return parts_of(messages + more)
@@ -203,12 +185,6 @@ class Snapshot:
 
         Each part is a range of the log over all categories, because related messages are mostly
         near each other.
-
-        Args:
-            queries: what is read, of each category.
-            number: into how many parts a store is divided that is not large.
-            after: the global positions to read after; other categories are read from the start.
-            until: the global positions to read up to; other categories are read to the end.
         """
         connection = self._connection
         if not queries:
@@ -228,10 +204,6 @@ class Snapshot:
             for first, last in found
         ]
 
-    def nothing(self, query: CategoryQuery) -> str:
-        """Return a query with the same columns and no row."""
-        return query.text(0, 0, self._connection)
-
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
         with translated():
@@ -241,17 +213,7 @@ class Snapshot:
     def older(
         self, category: str, before: datetime, *, after: int, up_to: int | None
     ) -> tuple[int, str] | None:
-        """Return the last of the first messages of a category that are all older than a time.
-
-        Args:
-            category: the category.
-            before: the time that they are older than, in UTC.
-            after: the global position behind which it is taken to begin.
-            up_to: the highest global position that counts; None if all do.
-
-        Returns:
-            Its global position and id; None if the first is not older, or there is none.
-        """
+        """Return the last of the first messages of a category that are all older than a time."""
         values = {
             "category": category,
             "first": after + 1,
@@ -263,35 +225,19 @@ class Snapshot:
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def checksums(self, query: CategoryQuery, first: int, last: int) -> dict[str, Checksums]:
-        """Return what the server counts and hashes of a part of a category, by day.
-
-        Args:
-            query: what is read of the category.
-            first: the first global position of the part.
-            last: the last one.
-        """
+        """Return what the server counts and hashes of a part of a category, by day."""
         with translated():
             return checksums.of_store(self._connection, query, first, last)
 
     def tally(self, category: str, first: int, last: int) -> Tally:
-        """Return how many messages a part of a category has, and the sum of their positions.
-
-        Args:
-            category: the category.
-            first: the first global position of the part.
-            last: the last one.
-        """
+        """Return how many messages a part of a category has, and the sum of their positions."""
         values = {"category": category, "first": first, "last": last, "modulus": MODULUS}
         with translated():
             rows = self._connection.execute(_QUERIES["tally"], values).fetchall()
         return Tally(*rows[0])
 
     def tallies(self, until: Mapping[str, int]) -> dict[str, Tally]:
-        """Return the same of what categories begin with.
-
-        Args:
-            until: the categories, with the global position that each part ends with.
-        """
+        """Return the same of what categories begin with."""
         values = {
             "categories": list(until),
             "lasts": list(until.values()),
@@ -303,23 +249,14 @@ class Snapshot:
         return {category: found.get(category, Tally()) for category in until}
 
     def log_tally(self, first: int, last: int) -> Tally:
-        """Return the same of a part of the whole log, from the index of the positions.
-
-        Args:
-            first: the first global position of the part.
-            last: the last one.
-        """
+        """Return the same of a part of the whole log, from the index of the positions."""
         values = {"first": first, "last": last, "modulus": MODULUS}
         with translated():
             rows = self._connection.execute(_QUERIES["log_tally"], values).fetchall()
         return Tally(*rows[0])
 
     def probe(self, seed: int) -> int:
-        """Return a hash of a known text: equal as long as the server hashes equal texts alike.
-
-        Args:
-            seed: of the hash.
-        """
+        """Return a hash of a known text: equal as long as the server hashes equal texts alike."""
         with translated():
             ((found,),) = self._connection.execute(_QUERIES["probe"], {"seed": seed}).fetchall()
         return int(found)
@@ -335,12 +272,7 @@ class Snapshot:
 
 @contextlib.contextmanager
 def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
-    """Take a snapshot of the store and keep it alive for others to read, until it is released.
-
-    Raises:
-        DatabaseUnavailableError: the database cannot be reached.
-        SchemaError: it holds no message store, or one of another version.
-    """
+    """Take a snapshot of the store and keep it alive for others to read, until it is released."""
     with connect(database_url, application_name="reservation snapshot") as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True

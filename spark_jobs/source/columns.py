@@ -29,13 +29,12 @@ MADE = {
     "causation": "bigint",
     "sender": "string",
     "entity_id": "string",
+    "entity_data": "string",
     "key_category": "string",
     "key_stream": "string",
-    "is_copy": "boolean",
     "version": "string",
     "content": "string",
     "function_data": "string",
-    "source": "string",
     "is_subscribed": "boolean",
     "starts": "boolean",
     "is_first": "boolean",
@@ -56,6 +55,13 @@ def _sql(text: str) -> sql.SQL:
 FIRST = _sql(_COLUMNS["is_first"])
 
 
+def of_foreign_store(query: str) -> str:
+    """Return a query for a store without the schema reservation: texts are as they are."""
+    return query.replace("reservation.readable_text(", "(").replace(
+        "reservation.readable_type(", "("
+    )
+
+
 def types_of(names: Sequence[str]) -> dict[str, str]:
     """Return some columns with their types."""
     return {name: TYPES[name] for name in names}
@@ -69,13 +75,7 @@ def schema(types: Mapping[str, str]) -> str:
 def expressions(
     names: Sequence[str], category: sql.Composable, declaration: Declaration
 ) -> dict[str, sql.Composable]:
-    """Return the SQL of each of some columns, or of ``kept``, for a row of the log.
-
-    Args:
-        names: the columns.
-        category: the SQL of the row's category.
-        declaration: how keys are made.
-    """
+    """Return the SQL of each of some columns, or of ``kept``, for a row of the log."""
     keys = declaration.keys
     values = {
         "category": category,
@@ -83,13 +83,9 @@ def expressions(
             {type_: sql.Literal(key.category) for type_, key in keys.items()}
         ),
         "key_streams": by_type({type_: _key_stream(key) for type_, key in keys.items()}),
-        "copied_to": by_type(
-            {type_: _is_copied_to(key) for type_, key in keys.items() if key.within}
-        ),
-        "renamed_within": _texts(declaration.renamed_within),
-        "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
         "id": _entity_id(category, declaration),
+        "decoded": _is_decoded(declaration),
         "taken": _by_category(declaration.subscriptions, _is_taken),
         "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
     }
@@ -143,11 +139,7 @@ class CategoryQuery:
         return expressions(self.columns, category, self.declaration)
 
     def composed(self, connection: Connection[tuple[object, ...]] | None = None) -> ComposedQuery:
-        """Return the SQL, for reads of one range or several.
-
-        Args:
-            connection: decides how texts are escaped.
-        """
+        """Return the SQL, for reads of one range or several."""
         category = sql.Literal(self.category)
         of_category = _sql(_QUERIES["of_category"]).format(category=category)
         where = sql.SQL(" AND ").join([of_category, *self.filters])
@@ -213,13 +205,7 @@ def around_choice(
     values: Mapping[str, sql.Composable],
     connection: Connection[tuple[object, ...]] | None,
 ) -> tuple[str, str]:
-    """Return the SQL of a query before and after the condition that it calls ``chosen``.
-
-    Args:
-        query: the query, from a file of this package.
-        values: what it consists of beside the condition.
-        connection: decides how texts are escaped.
-    """
+    """Return the SQL of a query before and after the condition that it calls ``chosen``."""
     chosen = sql.SQL("")
     parts = list(_sql(query).format(**values, chosen=chosen))
     place = next(n for n, part in enumerate(parts) if part is chosen)
@@ -227,36 +213,20 @@ def around_choice(
     return before.as_string(connection), after.as_string(connection)
 
 
-def _key_stream(key: DeclaredKey, sent_to: str = "sent_to") -> sql.Composable:
-    """Return the SQL of the stream that a key names, NULL if one of its parts is unusable.
-
-    Args:
-        key: how it is made.
-        sent_to: the name of the SQL of the command's stream, which a copy's stream extends.
-    """
+def _key_stream(key: DeclaredKey) -> sql.Composable:
+    """Return the SQL of the stream that a key names, NULL if one of its parts is unusable."""
     parts = [
         _sql(_COLUMNS[f"part_{kind}"]).format(
             field=sql.Literal(field),
             # The last part may hold what separates the others.
-            plus_allowed=sql.Literal(n == len(key.fields) and not key.within),
+            plus_allowed=sql.Literal(n == len(key.fields)),
         )
         for n, (field, kind) in enumerate(zip(key.fields, key.kinds, strict=True), start=1)
     ]
     if not parts:
         return sql.SQL("NULL::text")
-    prefix = _beneath(sent_to) if key.within else sql.Literal(f"{key.category}-")
+    prefix = sql.Literal(f"{key.category}-")
     return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
-
-
-def _beneath(sent_to: str) -> sql.Composable:
-    return _sql(_COLUMNS["beneath"]).format(sent_to=_sql(_COLUMNS[sent_to]))
-
-
-def _is_copied_to(key: DeclaredKey) -> sql.Composable:
-    """Return the SQL of whether a message is where its reservation would be."""
-    if key.by_function:
-        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source_of_copy"))
-    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source_of_copy"))
 
 
 def _entity_id(category: sql.Composable, declaration: Declaration) -> sql.Composable:
@@ -266,6 +236,15 @@ def _entity_id(category: sql.Composable, declaration: Declaration) -> sql.Compos
         return own
     ids = _by_category(declaration.subscriptions, lambda one: sql.Literal(one.id))
     return _sql(_COLUMNS["id_by_category"]).format(category=category, ids=ids, id=own)
+
+
+def _is_decoded(declaration: Declaration) -> sql.Composable:
+    """Return the branches of a CASE by category: whether only code tells a message's entity."""
+    branches: list[sql.Composable] = [
+        _sql(_COLUMNS["is_decoded"]).format(category=sql.Literal(category), types=_texts(types))
+        for category, types in declaration.decoded_entities.items()
+    ]
+    return sql.SQL(" ").join(branches or [sql.SQL("WHEN NULL THEN false")])
 
 
 def _is_taken(one: DeclaredSubscription) -> sql.Composable:

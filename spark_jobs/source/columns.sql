@@ -13,24 +13,27 @@ m.position
 m.stream_name::text
 
 -- name: type
-m.type::text
+reservation.readable_type(m.type)::text
 
 -- name: id
 m.id::text
 
 -- name: time
-m.time AT TIME ZONE 'UTC'
+-- What is not of the years 1 to 9999 is on their first or last day.
+greatest(least(m.time, '9999-12-31'), '0001-01-01') AT TIME ZONE 'UTC'
 
 -- name: data
-m.data::text
+reservation.readable_text(m.data)::text
 
 -- name: metadata
-m.metadata::text
+reservation.readable_text(m.metadata)::text
 
 -- name: causation
--- Most are numbers, and those that are not are looked at closely, which takes long.
+-- What `reservation.causation` gives. Most are numbers, and matching a text takes long. A number with
+-- decimals names no message, even if they are zeros.
 CASE jsonb_typeof(m.metadata->'causationMessageGlobalPosition')
-  WHEN 'number' THEN CASE WHEN (m.metadata->'causationMessageGlobalPosition')::numeric BETWEEN 0 AND 1e18
+  WHEN 'number' THEN CASE WHEN (m.metadata->'causationMessageGlobalPosition')::numeric BETWEEN 0 AND 1e18 - 1
+                           AND scale((m.metadata->'causationMessageGlobalPosition')::numeric) = 0
                           THEN (m.metadata->'causationMessageGlobalPosition')::bigint END
   WHEN 'string' THEN CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{{1,18}}$'
                           THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END
@@ -43,6 +46,13 @@ message_store.category(coalesce(m.metadata->>'correlationStreamName', m.metadata
 -- name: entity_id
 -- The id of the entity that a command or a subscribed message names, as it stands in the data.
 m.data->>{id}
+
+-- name: entity_data
+-- Only where the component's own code tells which entity a message is for does it travel.
+CASE WHEN (CASE {category} {decoded} END)::boolean THEN m.data::text END
+
+-- name: is_decoded
+WHEN {category} THEN m.type = ANY ({types})
 
 -- name: id_by_category
 -- Messages of subscribed categories name it in fields of their own; one that a function gives is not known.
@@ -66,16 +76,9 @@ CASE m.type {key_categories} END
 -- The stream that the key names, computed here so that the payload stays in the server.
 CASE m.type {key_streams} END
 
--- name: is_copy
--- Of types that are reserved within the command category, it holds the copies too: the first message of
--- the stream that its key names beneath that of the command that it follows. What a sender says does not
--- count. Where the component's own code makes the key, the place has to do.
-coalesce(m.type = ANY ({within}) AND m.metadata->'localProperties'->'reserved' = 'true' AND m.position = 0
-         AND (CASE m.type {copied_to} END)::boolean, false)
-
 -- name: function_data
 -- Only where the key is a function, or has a default that the data may leave out, does it travel.
-CASE WHEN m.type = ANY ({by_function}) THEN m.data::text END
+CASE WHEN m.type = ANY ({by_function}) THEN reservation.readable_text(m.data)::text END
 
 -- name: version
 -- The version of the message's shape, as JSON, and the same for equal numbers; NULL without one.
@@ -87,9 +90,11 @@ END
 -- name: content
 -- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text. The text
 -- of a jsonb is the same for equal values but for the trailing zeros of numbers, which are removed.
--- Strings are matched first, so that nothing within them is taken for a number.
+-- Strings are matched first, so that nothing within them is taken for a number. Of data that is too large to be
+-- read it is one of its hash.
 coalesce(left(encode(sha256(convert_to(
-  CASE WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
+  CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_hash_extended(m.kept, 0)
+       WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
        THEN regexp_replace(m.kept_text,
               '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g')
        ELSE m.kept_text END, 'UTF8')), 'hex'), 32), '')
@@ -109,20 +114,6 @@ CASE WHEN jsonb_typeof(m.data->{field}) = 'string' AND m.data->>{field} <> ''
 CASE WHEN jsonb_typeof(m.data->{field}) = 'number' AND m.data->>{field} ~ '^-?[0-9]+$'
      THEN m.data->>{field} END
 
--- name: beneath
--- What the stream of a copy in the command category begins with, by the stream of its command.
-{sent_to} || CASE WHEN strpos({sent_to}, '-') = 0 THEN '-' ELSE '+' END
-
--- name: sent_to
-m.stream_name::text
-
--- name: source_of_copy
-(m.metadata->>'causationMessageStreamName')
-
--- name: source
--- The stream of the command that a copy in the command category follows, where that has had other keys.
-CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStreamName' END
-
 -- name: starts
 -- Whether an event can start its entity's stream: a pseudo event cannot, unless it is the rejection of a
 -- command that initiates.
@@ -132,9 +123,3 @@ CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStr
 -- Whether it is the first of its stream, or the first event after nothing but rejections of other commands,
 -- which then says so itself.
 (m.position = 0 OR coalesce(m.metadata->'localProperties'->'first' = to_jsonb(m.position), false))
-
--- name: is_beneath
-starts_with(m.stream_name::text, {beneath})
-
--- name: is_named
-m.stream_name::text = {key_stream}

@@ -39,12 +39,6 @@ class ReadOptions:
     """The options of a read, parsed and checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Read them.
-
-        Raises:
-            OptionError: there is no such option, its value cannot be read, or one contradicts
-                another.
-        """
         for name in options:
             if name.lower() not in _NAMES:
                 raise OptionError(
@@ -86,11 +80,7 @@ def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
 
 
 def categories(options: Mapping[str, str]) -> list[str]:
-    """Return the categories to read.
-
-    Raises:
-        OptionError: none is named, one is named twice or is no category.
-    """
+    """Return the categories to read."""
     if options.get("category") and options.get("categories"):
         raise OptionError("The options category and categories exclude each other; give one")
     if options.get("category"):
@@ -150,11 +140,7 @@ def _positions(
 
 
 def asked_for(options: Mapping[str, str]) -> list[str]:
-    """Return the columns to read.
-
-    Raises:
-        OptionError: there is no such column, or it is named twice.
-    """
+    """Return the columns to read."""
     text = options.get("columns")
     names = [name.strip() for name in text.split(",")] if text else list(columns.MESSAGE)
     for name in names:
@@ -168,11 +154,7 @@ def asked_for(options: Mapping[str, str]) -> list[str]:
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return an option that is a number of at least 1.
-
-    Raises:
-        OptionError: it is not such a number.
-    """
+    """Return an option that is a number of at least 1."""
     text = options.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**31):
         raise OptionError(f"The option {name} is a number of at least 1, not {text!r}")

@@ -39,11 +39,7 @@ class ComposedPassesQuery(ComposedQuery):
     __slots__ = ()
 
     def at(self, positions: Sequence[int]) -> str:
-        """Return the query of the passes at some positions; those that are not negative have none.
-
-        Args:
-            positions: the positions.
-        """
+        """Return the query of the passes at some positions, which are negative."""
         return super().at([-position for position in positions if position < 0])
 
 
@@ -72,11 +68,7 @@ class PassesQuery(CategoryQuery):
         }
 
     def composed(self, connection: Connection[tuple[object, ...]] | None = None) -> ComposedQuery:
-        """Return the SQL, for reads of one range or several.
-
-        Args:
-            connection: decides how texts are escaped.
-        """
+        """Return the SQL, for reads of one range or several."""
         name = passes_name(self.consumer, self.category) if self.number is None else self.number
         values = {
             "columns": made.named(self.expressions(sql.Literal(name))),
@@ -92,14 +84,7 @@ def queries(
     declaration: Declaration,
     firsts_of: Sequence[str],
 ) -> list[CategoryQuery]:
-    """Return what is read of categories, or passes, by their names.
-
-    Args:
-        names: the names.
-        columns: the columns.
-        declaration: what the component declares of its messages.
-        firsts_of: the categories of which only the first message of each stream is read.
-    """
+    """Return what is read of categories, or passes, by their names."""
     found = []
     for name in names:
         passes = passes_in(name)

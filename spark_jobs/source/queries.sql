@@ -66,7 +66,7 @@ SELECT max(of.global_position) FROM (
 -- name: messages
 SELECT {columns}
 FROM (
-  SELECT m.*, m.kept::text AS kept_text
+  SELECT m.*, reservation.readable_text(m.kept)::text AS kept_text
   FROM (
     SELECT m.*, {kept} AS kept
     FROM message_store.messages m
@@ -107,3 +107,7 @@ WHERE m.consumer = {consumer} AND m.category = {category} AND {chosen}
     WHERE other.global_position = m.global_position AND other.id <> m.message_id)
   AND (m.follower IS NULL OR EXISTS (
     SELECT FROM message_store.messages written WHERE written.id = m.follower))
+
+-- name: is_foreign_store
+-- Whether the store was installed by Message DB, and has no schema but its own.
+SELECT to_regnamespace('reservation') IS NULL

@@ -45,19 +45,7 @@ def divided(
     *,
     most: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Divide a part of the log into ranges that hold about equal numbers of some messages.
-
-    Args:
-        connection: the connection that plans, in a transaction.
-        categories: the categories that they are in.
-        first: the first global position of the part.
-        last: the last one.
-        number: the maximal number of ranges, unless
-        most: about how many messages one range may hold, requires more.
-
-    Returns:
-        The first and last global position of each range, in order; none if there is no message.
-    """
+    """Divide a part of the log into ranges that hold about equal numbers of some messages."""
     with translated():
         bounds = [_bounds(connection, category, first, last) for category in categories]
         if not any(end for _, end in bounds):
@@ -82,14 +70,7 @@ def limited(
     end: Mapping[str, int],
     rows: int,
 ) -> int:
-    """Return the global position up to which parts of categories together hold so many messages.
-
-    Args:
-        connection: the connection that plans, in a transaction.
-        start: by category, the global position before the part.
-        end: by category, its last global position.
-        rows: how many.
-    """
+    """Return the global position up to which parts of categories together hold so many messages."""
     values = {
         "categories": list(start),
         "first": [position + 1 for position in start.values()],

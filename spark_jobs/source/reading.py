@@ -19,7 +19,7 @@ from reservation.postgres.connection import check_address, connect
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import ReadError
-from spark_jobs.source.columns import ComposedQuery
+from spark_jobs.source.columns import ComposedQuery, of_foreign_store
 
 _QUERIES = load_queries("spark_jobs.source")
 
@@ -79,17 +79,7 @@ def chosen(
 def batches(
     queries: Iterable[str], snapshot: str | None, schema: pa.Schema, address: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Run queries one after the other, and yield their rows in batches of a few megabytes.
-
-    Args:
-        queries: the queries; without one, no connection is opened.
-        snapshot: the id of the snapshot to read; None for a new one.
-        schema: the schema of the batches, in the order of the queries' columns.
-        address: the database's; None for that of this process's environment.
-
-    Raises:
-        ReadError: the database cannot be reached, or ended the connection.
-    """
+    """Run queries one after the other, and yield their rows in batches of a few megabytes."""
     remaining = iter(queries)
     first = next(remaining, None)
     if first is None:
@@ -110,8 +100,10 @@ def batches(
                 literal = sql.Literal(snapshot).as_string(None)
                 cursor.execute(f"SET TRANSACTION SNAPSHOT {literal}")
             cursor.execute(_QUERIES["settings"].decode())
+            cursor.execute(_QUERIES["is_foreign_store"].decode())
+            (is_foreign,) = cursor.fetchone()
             for query in chain([first], remaining):
-                cursor.execute(query)
+                cursor.execute(of_foreign_store(query) if is_foreign else query)
                 for batch in cursor.fetch_record_batch():
                     yield _cast(batch, schema)
     except Error as error:

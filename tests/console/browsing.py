@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
 
@@ -48,12 +47,7 @@ def started() -> Iterator[Browser]:
 
 
 def violations(page: Page, *only: str) -> list[str]:
-    """Return what axe finds on a page, each with the elements it is about.
-
-    Args:
-        page: the page.
-        only: the rules to check; all if none is named.
-    """
+    """Return what axe finds on a page, each with the elements it is about."""
     page.wait_for_load_state()  # a click returns before the next page is there
     script = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     page.evaluate(script)  # through the debugger, since the policy allows no such script
@@ -62,15 +56,6 @@ def violations(page: Page, *only: str) -> list[str]:
         f"{found['id']}: {found['help']}: {[node['html'][:200] for node in found['nodes']]}"
         for found in result["violations"]
     ]
-
-
-@contextmanager
-def stopped_clock(page: Page) -> Iterator[None]:
-    """Let no time pass on pages that are opened in the block, however slow the machine is."""
-    page.clock.install()
-    page.clock.pause_at(datetime.now(UTC) + timedelta(hours=1))
-    yield
-    page.clock.resume()
 
 
 def check_look(page: Page, url: str) -> None:

@@ -17,19 +17,25 @@ from playwright.sync_api import Browser, Page
 from psycopg import Connection, conninfo, sql
 from starlette.testclient import TestClient
 
-from cli.console.application import ENTRIES, application
+from cli.console.application import LONGEST_FORM, Access, application
 from cli.console.console import Console
 from cli.console.reading.database import Database
-from cli.console.security.guard import Access, Guard
-from cli.console.security.sign_in import TokenSignIn
+from cli.console.security import ProxySignIn, SecurityHeaders, TokenSignIn
 from reservation import Component
 from reservation.postgres.connection import connect
 from tests.console import browsing
 from tests.console.filling import fill
 from tests.console.trade import orders, payments
-from tests.processes import PATIENCE, command_line
+from tests.started import PATIENCE, command_line
 
-TOKEN = "a-token-of-the-tests"
+TOKEN = "a-token-of-the-tests-that-nobody-guesses"
+PROXY = "10.0.0.5"
+TOO_LONG = "x" * LONGEST_FORM
+
+# Who signs in: with a token, with it behind a proxy, and whom a proxy names.
+BY_TOKEN = Access(TokenSignIn(TOKEN), ("testserver",))
+BEHIND_PROXY = Access(TokenSignIn(TOKEN), ("testserver",), [PROXY])
+BY_PROXY = Access(ProxySignIn("X-Forwarded-User"), ("testserver",), [PROXY])
 APPS = ("trade:orders", "trade:payments")
 FOLDER = Path(__file__).parent
 
@@ -65,17 +71,15 @@ def built(
     database_url: str,
     *,
     operator: bool = False,
-    access: Access | None = None,
+    access: Access = BY_TOKEN,
     components: Sequence[Component[Any]] = (orders, payments),
-) -> Guard:
+) -> SecurityHeaders:
     """Return the application on a store, with sign-in by `TOKEN` unless another is named."""
-    access = access or Access(TokenSignIn(TOKEN), ("testserver",), (), "console-cookie")
     console = Console(
         Database(database_url),
         Database(database_url) if operator else None,
         {component.name: component for component in components},
         {"order": "trade:orders", "payment": "trade:payments"},
-        ENTRIES,
         can_sign_out=isinstance(access.sign_in, TokenSignIn),
     )
     return application(console, access)
@@ -83,16 +87,10 @@ def built(
 
 def signed_in(client: TestClient, name: str = "anna") -> TestClient:
     """Sign a client in."""
+    client.headers["origin"] = "http://testserver"  # as browsers send it with a form
     answer = client.post("/sign-in", data={"token": TOKEN, "name": name}, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     return client
-
-
-def form_token(client: TestClient) -> str:
-    """Return what a client's forms have to carry."""
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', client.get("/consumers").text)
-    assert found
-    return found[1]
 
 
 @pytest.fixture

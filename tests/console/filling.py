@@ -1,6 +1,9 @@
 """A store in which everything has happened that the console shows, made by real consumers."""
 
-from psycopg import Connection
+from typing import Any, NamedTuple
+
+from psycopg import Connection, sql
+from psycopg.rows import namedtuple_row
 
 import consumers
 from reservation import MessageStore
@@ -29,6 +32,15 @@ def fill(connection: Connection, database_url: str) -> None:
     # What nobody has handled yet.
     for number in range(6, 9):
         place(store, f"o-{number}", f"anna-{number}", 10)
+
+
+def letters(connection: Connection, **wanted: Any) -> list[NamedTuple]:
+    """Return the dead letters that have these values, the first of the log first."""
+    conditions = [sql.SQL("{} = {}").format(sql.Identifier(n), v) for n, v in wanted.items()]
+    query = sql.SQL("SELECT * FROM reservation.dead_letters WHERE {} ORDER BY global_position")
+    with connection.cursor(row_factory=namedtuple_row) as cursor:
+        chosen = sql.SQL(" AND ").join(conditions or [sql.SQL("true")])
+        return cursor.execute(query.format(chosen)).fetchall()
 
 
 def place(store: MessageStore, order: str, customer: str, cents: int) -> None:

@@ -1,14 +1,12 @@
-"""The console in a real browser: what is seen, and what keys and updates do."""
+"""The console in a real browser: what is seen, and what updates do."""
 
 import pytest
 from playwright.sync_api import Page, expect
+from psycopg import connect
 
 from reservation import MessageStore
-from reservation.postgres.connection import connect
 from tests.console import browsing
 from tests.console.filling import place
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("path", ["/", "/consumers", "/nothing"])
@@ -36,39 +34,13 @@ def test_the_sign_in_is_accessible_and_works(browser, serving):
     context.close()
 
 
-def test_keys_lead_everywhere(page, serving):
-    """g and a letter for the pages, ? for help, Tab to skip the bar."""
-    with browsing.stopped_clock(page):
-        page.reload()
-        page.keyboard.press("g")
-        page.keyboard.press("c")
-        expect(page.get_by_role("heading", name="Consumers", exact=True)).to_be_visible()
-    page.keyboard.press("?")
-    help_ = page.get_by_role("dialog", name="Keyboard shortcuts")
-    expect(help_).to_be_visible()
-    assert browsing.violations(page) == []
-    page.keyboard.press("Escape")
-    expect(help_).to_be_hidden()
+def test_the_bar_can_be_skipped(page, serving):
+    """With the first Tab."""
     page.goto(serving.url)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("main")).to_be_focused()
-
-
-def test_the_theme_is_the_systems_unless_one_is_chosen(open_page, serving):
-    """The choice outlives a reload, and another page."""
-    page = open_page(serving, color_scheme="dark")
-    background = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(background)
-    page.get_by_role("button", name="Theme: system").click()
-    light = page.evaluate(background)
-    assert light != dark
-    page.goto(f"{serving.url}/consumers")
-    assert page.evaluate(background) == light
-    page.keyboard.press("t")
-    expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
-    assert page.evaluate(background) == dark
 
 
 def test_the_overview_refreshes_itself(open_page, acting, filled_url):
@@ -84,7 +56,7 @@ def test_the_overview_refreshes_itself(open_page, acting, filled_url):
         refresh(page)
         expect(unread).to_have_text("4 unread")
         assert browsing.violations(page) == []
-        page.keyboard.press("p")
+        page.get_by_role("button", name="Pause").click()
         expect(page.get_by_role("status")).to_have_text("Updates are paused")
         place(store, "o-101", "anna", 1)
         with pytest.raises(AssertionError):

@@ -5,11 +5,9 @@ import signal
 import socket
 
 import pytest
-from psycopg import conninfo
+from psycopg import connect, conninfo
 
-from reservation.postgres.connection import connect
-from reservation.store.schema.roles import grant
-from tests.commands import invoke_cli
+from tests.commands import hide, invoke_cli
 from tests.console.conftest import Serving
 
 TOKEN = "t" * 32
@@ -29,7 +27,8 @@ def roles(admin, connection, database_url):
     made = {}
     for kind in ("auditor", "operator", "consumer"):
         name = f"console_{kind}_{os.getpid()}"
-        grant(connection, kind, name)
+        done = invoke_cli("store", "grants", kind, name, "--database-url", database_url)
+        assert done.returncode == 0, done.stderr
         admin.execute(f"ALTER ROLE {name} LOGIN PASSWORD 'secret'")
         made[kind] = conninfo.make_conninfo(database_url, user=name, password="secret")
     yield made
@@ -50,8 +49,8 @@ def token_file(folder, content=TOKEN, mode=0o600):
     [
         (TOKEN, 0o640, "Other users can read the token file"),
         (TOKEN, 0o604, "Other users can read the token file"),
-        ("short", 0o600, "at least 16 characters"),
-        ("", 0o600, "at least 16 characters"),
+        ("short", 0o600, "at least 32 characters"),
+        ("", 0o600, "at least 32 characters"),
         (f"{TOKEN}\n{TOKEN}", 0o600, "one line"),
         ("é" * 32, 0o600, "one line"),
     ],
@@ -118,7 +117,7 @@ def test_a_database_that_is_away_or_has_no_store_is_named(empty_database_url):
 
 def test_a_missing_extra_is_named(monkeypatch, database_url):
     """With the command that installs it."""
-    monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
+    hide(monkeypatch, "uvicorn")
     line, status = refused("--database-url", database_url)
     assert (status, "reservation[console]" in line) == (2, True)
 
@@ -149,7 +148,6 @@ def test_two_stores_are_refused(database_url, make_database, template):
         assert done.returncode == 2
 
 
-@pytest.mark.slow
 def test_it_serves_with_the_rights_of_an_auditor_until_it_is_stopped(roles, tmp_path):
     """No more is needed, and nothing but the address is printed."""
     serving = Serving(roles["auditor"], "--operator-database-url", roles["operator"])
@@ -169,7 +167,6 @@ def test_it_serves_with_the_rights_of_an_auditor_until_it_is_stopped(roles, tmp_
         assert serving.stop() == 0
 
 
-@pytest.mark.slow
 def test_a_role_with_more_rights_is_warned_of(filled_url):
     """Reading as the owner works, and is no good habit; Ctrl-C is no failure."""
     serving = Serving(filled_url)

@@ -6,15 +6,13 @@ the page shows those that there are.
 
 import os
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.console import browsing
 from tests.console.conftest import FOLDER
-from tests.console.test_reconciliations import store
-from tests.processes import Started
+from tests.started import Started
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = DOCS / "how-to" / "use-the-console.md"
@@ -24,7 +22,6 @@ IMAGES = {
     "console-overview.png": ("/", 880),
     "console-consumers.png": ("/consumers", 860),
     "console-dead-letters.png": ("/dead-letters", 700),
-    "console-reconciliations.png": ("/reconciliations", 720),
     "console-story.png": ("/story?q=o-2/1", 1150),
 }
 
@@ -50,24 +47,12 @@ def running(seen_url):
         started.stop()
 
 
-@pytest.fixture(scope="module")
-def reported(seen_url):
-    """Store the reports of forty days, with a fault in some of them."""
-    for day in range(40):
-        findings = {"conflict": day * 7 % 5, "unhandled": day % 3, "missing": 3 * (day > 32)}
-        if day % 8 == 3:
-            findings = {}
-        time = f"{datetime(2026, 10, 1, 3, tzinfo=UTC) + timedelta(days=day)}"
-        store(seen_url, findings=findings, inOrder=not any(findings.values()), time=time)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(
     os.environ.get("RESERVATION_TEST_IMAGES") != "update",
     reason="Images are made with RESERVATION_TEST_IMAGES=update",
 )
 @pytest.mark.parametrize("name", IMAGES)
-def test_make_an_image(open_page, serving, running, reported, name):
+def test_make_an_image(open_page, serving, running, name):
     """Of the filled store, in light, while a process handles the payments."""
     path, height = IMAGES[name]
     page = open_page(serving, color_scheme="light", viewport={"width": 1280, "height": height})

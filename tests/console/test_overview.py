@@ -1,27 +1,16 @@
 """The pages *overview* and *consumers*, as a program sees them."""
 
 import re
+from datetime import UTC
 
 import pytest
-from psycopg import conninfo, sql
+from psycopg import connect, conninfo, sql
 from starlette.testclient import TestClient
 
-from cli.console.reading.consumers import read_consumers
-from cli.console.reading.flow import read_overview
 from reservation import MessageStore
-from reservation.postgres.connection import connect
 from tests.console.conftest import built, signed_in
-from tests.console.filling import place
-from tests.console.trade import orders, payments
-
-BOTH = {"order": orders, "payment": payments}
-
-
-@pytest.fixture
-def seen(seen_url):
-    """Give a connection to the filled store."""
-    with connect(seen_url, autocommit=True) as connection:
-        yield connection
+from tests.console.filling import letters, place
+from tests.console.trade import Place, orders, payments
 
 
 def text(html):
@@ -29,28 +18,38 @@ def text(html):
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-@pytest.mark.parametrize("declared", [BOTH, {}], ids=["declared", "as the store knows it"])
-def test_a_component_is_a_flow_from_command_to_effect(seen, declared):
+def flows(html):
+    """Return the stages of each component on the overview, each as its title and its category."""
+    articles = re.findall(r"<article.*?</article>", html, re.DOTALL)
+    stages = r"<h3>(.*?)</h3>\s*<p class=\"name\">(.*?)</p>"
+    return [[tuple(map(text, one)) for one in re.findall(stages, article)] for article in articles]
+
+
+@pytest.mark.parametrize(
+    "components", [(orders, payments), ()], ids=["declared", "as the store knows it"]
+)
+def test_a_component_is_a_flow_from_command_to_effect(seen_url, components):
     """Names and causes in the store are enough to draw what the declaration says."""
-    order, payment = read_overview(seen, declared).flows
-    assert order.commands.category == "order:command"
-    assert [stage.category for stage in order.subscriptions] == ["payment"]
-    assert order.copies == []
-    assert [one.category for one in order.onward] == ["payment:command"]
-    assert payment.commands.category == "payment:command"
-    assert [stage.category for stage in payment.copies] == ["paymentTransaction"]
-    assert [(one.category, one.readers) for one in payment.onward] == [("payment", ["order"])]
-    assert payment.onward[0].of_events
+    with TestClient(built(seen_url, components=components)) as client:
+        order, payment = flows(signed_in(client).get("/").text)
+    assert order == [
+        ("Commands", "order:command"),
+        ("Messages of others", "payment"),
+        ("Events", "order"),
+    ]
+    assert payment == [
+        ("Commands", "payment:command"),
+        ("Reservations", "paymentTransaction"),
+        ("Events", "payment"),
+        ("Readers", "order"),
+    ]
 
 
-def test_the_flow_shows_what_is_behind_and_what_failed(seen, client):
+def test_the_flow_shows_what_is_behind_and_what_failed(client):
     """The figures are those of the consumers' own status."""
-    order, payment = read_overview(seen, BOTH).flows
-    assert order.commands.summary.lag.messages == 3
-    copies = payment.copies[0].summary
-    assert (copies.dead, copies.parked, copies.waiting) == (1, 2, 1)
     page = client.get("/").text
     assert "3 unread nobody reads it Oldest unread" in text(page)
+    assert "Dead letters 1 Parked behind 2 Waiting to retry 1" in text(page)
     assert 'href="/dead-letters?consumer=payment&amp;category=paymentTransaction"' in page
 
 
@@ -61,18 +60,28 @@ def test_rates_are_those_of_the_last_minute(filled_url):
         store = MessageStore(connection)
         for number in range(30):
             place(store, f"o-new-{number}", "anna", 1)
-        order, payment = read_overview(connection, BOTH).flows
-    assert order.commands.traffic.rate == pytest.approx(0.5)
-    assert (order.events.rate, payment.commands.traffic.rate) == (0, 0)
+    with TestClient(built(filled_url)) as client:
+        page = text(signed_in(client).get("/").text)
+    assert "order:command 0.5 messages/s" in page
+    assert "Events order 0 messages/s" in page
+    assert "payment:command 0 messages/s" in page
 
 
-def test_a_component_that_was_never_run_is_shown_as_declared(database_url, connection):
+def test_a_component_that_was_never_run_is_shown_as_declared(database_url):
     """Its name is enough to watch its first commands arrive."""
-    (flow,) = read_overview(connection, {"payment": payments}).flows
-    assert [stage.category for stage in flow.stages] == ["payment:command", "paymentTransaction"]
-    assert flow.commands.summary.updated_at is None
+    with TestClient(built(database_url, components=[payments])) as client:
+        page = signed_in(client).get("/").text
+    ((commands, copies, _),) = flows(page)
+    assert (commands[1], copies[1]) == ("payment:command", "paymentTransaction")
+    assert "never run" in page
+
+
+def test_a_command_category_that_nobody_reads_is_named(store, database_url):
+    """A misspelled category is named on the page of the consumers."""
+    store.write(Place("1", "smith", 900), "orders:command-1")
     with TestClient(built(database_url)) as client:
-        assert "never run" in signed_in(client).get("/").text
+        page = signed_in(client).get("/consumers").text
+    assert "orders:command holds 1 message, and no consumer has a position in it" in text(page)
 
 
 def test_an_empty_store_says_what_to_do(database_url):
@@ -83,19 +92,21 @@ def test_an_empty_store_says_what_to_do(database_url):
         assert "No consumer was ever run on this store" in client.get("/consumers").text
 
 
-def test_consumers_show_partitions_and_what_waits(seen, client):
-    """Each partition with its epoch and its next attempt, and each message that waits."""
-    found = read_consumers(seen, BOTH.values())
-    assert [(group.consumer, group.category) for group in found.groups] == [
-        ("order", "order:command"),
-        ("order", "payment"),
-        ("payment", "payment:command"),
-        ("payment", "paymentTransaction"),
-    ]
-    (waiting,) = found.waiting
-    assert (waiting.type, waiting.attempts) == ("Capture", 1)
-    assert waiting.next_attempt_at == found.groups[3].partitions[0].next_attempt_at
+def test_consumers_show_partitions_and_what_waits(seen_url, client):
+    """Each partition with its next attempt, and each message that waits."""
     page = client.get("/consumers").text
+    headings = re.findall(r"<h2 id=\"group.*?</h2>", page, re.DOTALL)
+    assert [text(one) for one in headings] == [
+        "order reads order:command",
+        "order reads payment",
+        "payment reads payment:command",
+        "payment reads paymentTransaction",
+    ]
+    with connect(seen_url) as connection:
+        (waiting,) = letters(connection, entity="payment-waiting")
+    due = waiting.next_attempt_at.astimezone(UTC).isoformat(timespec="milliseconds")
+    assert page.count(due) == 2  # of its partition, and of the message
+    assert "Capture payment 1" in text(page)
     assert '<a class="name" href="/story?q=paymentTransaction-waiting%2Bo-waiting/1">' in page
 
 
@@ -104,19 +115,16 @@ def test_consumers_show_the_processes_that_hold_partitions(filled_url):
     with connect(filled_url, autocommit=True) as connection:
         connection.execute(
             "WITH joined AS ("
-            " INSERT INTO reservation.members (consumer, category, process, expires_at)"
-            " VALUES ('order', 'payment', 'host <b>7</b>', now() + interval '1 s')"
-            " RETURNING member)"
+            " INSERT INTO reservation.members (consumer, category, process)"
+            " VALUES ('order', 'payment', 'host <b>7</b>') RETURNING member),"
+            " lease AS (INSERT INTO reservation.leases (member, expires_at)"
+            " SELECT member, now() + interval '1 s' FROM joined)"
             " UPDATE reservation.positions SET holder = member FROM joined"
             " WHERE (consumer, category) = ('order', 'payment')"
         )
-        group = read_consumers(connection).groups[1]
-    (member,) = group.members
-    assert (member.process, list(member.held), member.gone) == ("host <b>7</b>", [0], True)
-    assert member.beat >= 2
     with TestClient(built(filled_url)) as client:
         page = signed_in(client).get("/consumers").text
-    assert "host &lt;b&gt;7&lt;/b&gt;" in page
+    assert re.search(r"host &lt;b&gt;7&lt;/b&gt; partition 0 gone \d\.\d s ago", text(page))
     assert "<b>7" not in page
 
 

@@ -7,7 +7,8 @@ tried again in an hour, one of "declined" is declined; all others are paid.
 from dataclasses import dataclass
 from typing import Literal
 
-from reservation import Component, Context, MessageIdInEvents, Retry
+from reservation import Component, Context, Key, Retry
+from reservation.strategies import MessageIdInEvents
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,17 @@ def place(command: Place, context: Context) -> Placed:
     return placed
 
 
-@orders.handle(Remind)
+@orders.handle(Remind, once=None)
 def remind(command: Remind, order: Order, context: Context) -> None:
     """Nothing to do."""
 
 
-@orders.on(Captured, category="payment", id="order_id", once=MessageIdInEvents())
+@orders.handle(Captured, category="payment", id="order_id", once=MessageIdInEvents())
 def pay(event: Captured, order: Order, context: Context) -> Paid:
     return context.follow(event, Paid)
 
 
-@orders.on(Declined, category="payment", id="order_id", once=MessageIdInEvents())
+@orders.handle(Declined, category="payment", id="order_id", once=MessageIdInEvents())
 def decline(event: Declined, order: Order, context: Context) -> Cancelled:
     return context.follow(event, Cancelled)
 
@@ -120,12 +121,13 @@ def cancelled(order: Order, event: Cancelled) -> None:
 
 
 payments = Component("payment", entity=Payment, id="customer", attempts=1)
-payments.reserve(
-    Capture, into="paymentTransaction", entity="customer", key="payment_id", volatile="note"
+
+
+@payments.handle(
+    Capture,
+    key=Key("payment_id", ignoring="note"),
+    retry=Retry(attempts=5, first="1h", most="2h", on=(TimeoutError,)),
 )
-
-
-@payments.handle(Capture, retry=Retry(attempts=5, first="1h", most="2h", on=(TimeoutError,)))
 def capture(command: Capture, payment: Payment, context: Context) -> Captured | Declined:
     if command.customer == "waiting":
         raise TimeoutError("no answer within 5 s")

@@ -16,9 +16,7 @@ _FUNCTIONS = Path("reservation/store/schema/sql/reservation")
 # The modules that are mutated, by their paths without the ending, with the SQL of each.
 TARGETS: dict[str, tuple[str, ...]] = {
     f"{_IDEMPOTENCE}/processed": (f"{_IDEMPOTENCE}/processed.sql", f"{_FUNCTIONS}/processed.sql"),
-    f"{_IDEMPOTENCE}/in_events/message_id": (),
-    f"{_IDEMPOTENCE}/in_events/event_causes": (f"{_IDEMPOTENCE}/in_events/queries.sql",),
-    f"{_IDEMPOTENCE}/in_events/position": (),
+    f"{_IDEMPOTENCE}/in_events": (f"{_IDEMPOTENCE}/in_events.sql",),
     "reservation/messages/pseudo_event": (),
     f"{_IDEMPOTENCE}/revision": (f"{_FUNCTIONS}/revisions.sql",),
     f"{_IDEMPOTENCE}/revision_counters": (),
@@ -40,17 +38,20 @@ TARGETS: dict[str, tuple[str, ...]] = {
 _LEFT_OUT = {"read_commands"}
 
 TESTS = [
-    f"tests/test_{name}.py"
+    f"tests/{name}.py"
     for name in (
-        "processed",
-        "in_events",
-        "revision",
-        "state_based",
-        "reserving",
-        "key",
-        "one_category",
-        "prune",
-        "pattern",
+        "consumers/test_every_strategy",
+        "consumers/test_processed",
+        "consumers/test_in_events",
+        "consumers/test_revision",
+        "consumers/test_state_based",
+        "consumers/test_explorer",
+        "store/test_reserving",
+        "unit/test_clock_revisions",
+        "unit/test_kept_states",
+        "unit/test_key",
+        "consumers/test_prune",
+        "consumers/test_pattern",
     )
 ]
 

@@ -98,16 +98,7 @@ def history(
     kinds: Sequence[str] = FAULTS,
     raised: Sequence[str] = tuple(RAISED),
 ) -> History:
-    """Draw a component and its history.
-
-    Args:
-        chance: what decides.
-        apart: whether the order of nothing but the messages of one entity is determined, because
-            partitions or processes work side by side: then entities share nothing.
-        kills: how many faults there are at most in a run.
-        kinds: what they are.
-        raised: what handlers may raise.
-    """
+    """Draw a component and its history."""
     partitions = chance.pick([2, 3, 16]) if apart else 1
     made = plan(chance, apart=apart, attempts=kills + 3, raised=raised)
     things = ["0", "1"] if not apart else [f"{n}{m}" for n in range(len(made.roles)) for m in "012"]
@@ -137,25 +128,17 @@ def plan(chance: Chance, *, apart: bool, attempts: int, raised: Sequence[str]) -
     """Draw a component."""
     entity = not sometimes(chance, 8)
     commands = list(COMMANDS)[: chance.number(1, len(COMMANDS))]
-    within = sometimes(chance, 15)
-    roles = tuple(
-        _role(chance, name, raised, entity=entity, apart=apart, within=within) for name in commands
-    )
+    roles = tuple(_role(chance, name, raised, entity=entity, apart=apart) for name in commands)
     projectors = {name: _projector(chance) for name in EVENTS} if entity else {}
     every = chance.pick([None, None, 1, 2, 5]) if entity else None
     return Plan(roles, projectors, entity, every, attempts)
 
 
-def _role(
-    chance: Chance, name: str, raised: Sequence[str], *, entity: bool, apart: bool, within: bool
-) -> Role:
-    roles = ["direct", "reserve", "initiate", "within" if within else "reserve"]
-    how = chance.pick(roles)
+def _role(chance: Chance, name: str, raised: Sequence[str], *, entity: bool, apart: bool) -> Role:
+    how = chance.pick(["direct", "reserve", "initiate", "reserve"])
     choices = [strategy for strategy in ONCE if entity or strategy not in ("whole", "delta")]
     once = "" if how == "initiate" else chance.pick(choices)
-    further = (
-        ["other"] if apart else ["other", "entity"] if within else ["other", "entity", "command"]
-    )
+    further = ["other"] if apart else ["other", "entity", "command"]
 
     def step(chance: Chance) -> Step:
         return _step(chance, further, raised, apart=apart)

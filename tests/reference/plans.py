@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from reservation import (
-    Component,
+from reservation import Component, Key
+from reservation.strategies import (
     MessageIdInEvents,
     PositionInEvents,
     Processed,
@@ -43,7 +43,7 @@ class Role:
 
     Attributes:
         command: the class's name.
-        how: direct, reserve, within (reserved in the command category) or initiate.
+        how: direct, reserve or initiate.
         steps: the handler's program.
         once: the strategy, a name of `ONCE`.
         key: the idempotence key, a name of `KEYS`.
@@ -70,8 +70,7 @@ class Role:
     def is_async(self) -> bool:
         """Whether the handler is async."""
         uses_connection = any(isinstance(step, Row) for step in self.steps)
-        alone = self.alone or self.once in ("whole", "delta")
-        return self.awaited and not uses_connection and not alone
+        return self.awaited and not uses_connection and not self.alone
 
 
 @dataclass(frozen=True)
@@ -100,17 +99,13 @@ class Plan:
 
 
 def build(plan: Plan, folder: str = "") -> Component:
-    """Return the component that a plan describes.
-
-    Args:
-        plan: what it is to be.
-        folder: where calls of handlers that fail at first are counted; empty for in memory.
-    """
+    """Return the component that a plan describes."""
     component = Component(
         "thing",
         entity=Thing if plan.entity else None,
         id="thing_id",
         attempts=plan.attempts,
+        replies_to="caller",
         snapshot_every=plan.snapshot_every if plan.entity else None,
     )
     calls = Calls(folder)
@@ -132,23 +127,24 @@ def _declare(component: Component, role: Role, calls: Calls) -> None:
             return handle(role.steps, role.form, calls, command, None, context)
 
         initiator = awaited(initiate) if role.is_async else initiate
-        component.initiate(command, volatile="sent", transaction=transaction)(initiator)
+        component.initiate(command, ignoring="sent", transaction=transaction)(initiator)
         return
-    if role.how != "direct":
-        within = role.how == "within"
-        component.reserve(
-            command,
-            key=KEYS[role.key],
-            into=None if within else role.into,
-            entity="thing_id" if role.led and not within else None,
-            volatile="sent",
+    key: Any = None
+    if role.how == "reserve":
+        key = Key(
+            KEYS[role.key],
+            into=role.into,
+            per="thing_id" if role.led else None,
+            ignoring="sent",
+            shared=True,
         )
 
     def decide(command, entity, context):
         return handle(role.steps, role.form, calls, command, entity, context)
 
     handler = awaited(decide) if role.is_async else decide
-    component.handle(command, transaction=transaction, once=ONCE[role.once])(handler)
+    once = ONCE[role.once]
+    component.handle(command, key=key, once=once, transaction=transaction)(handler)
 
 
 def _projector(steps: tuple[Step, ...]) -> Any:

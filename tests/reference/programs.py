@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reservation import follow
+from reservation.messages.message import follow
 from tests.reference.messages import COMMANDS, EVENTS, Part
 
 MOST = 6  # values in a list, which would double with each event that shares it

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection, conninfo
+from structlog.testing import capture_logs
 
 from consumers.dead_letters.failure import Failure
 from consumers.group.administration import apply_changes, find_idle, plan_move
@@ -28,6 +29,7 @@ from reservation.postgres.connection import connect
 from reservation.testing.reference.interpreter import Interpreter, Taken
 from reservation.testing.reference.log import MemoryLog
 from tests.idempotence import empty
+from tests.liveness import stuck
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
 from tests.reference.plans import build
 from tests.reference.surroundings import LATE, ROLE, SURROUNDINGS, Surroundings
@@ -432,13 +434,25 @@ def compare(found: Any, expected: Any, where: str) -> Iterator[str]:
         yield f"{where}: {found}, not {expected}"
 
 
+def differences(address: str, played: History) -> list[str]:
+    """Play a history; return broken invariants, and differences from the interpreter's result."""
+    with capture_logs():
+        world = World(address)
+        try:
+            world.play(played)
+            return [*broken(world.control), *world.differences(played)]
+        finally:
+            world.close()
+
+
 def broken(connection: Connection[Any]) -> list[str]:
     """Return the invariants that plain SQL finds broken."""
-    return [
+    found = [
         f"{name}: {row}"
         for name, query in _INVARIANTS.items()
         for row in connection.execute(query).fetchall()
     ]
+    return [*found, *stuck(connection)]
 
 
 _INVARIANTS = {
@@ -457,14 +471,6 @@ _INVARIANTS = {
     "I4, positions with gaps": """
         SELECT stream_name, count(*), max(position) FROM message_store.messages
         GROUP BY 1 HAVING count(*) <> max(position) + 1 OR min(position) <> 0""",
-    "I7, a position before the end of its category": """
-        SELECT p.category, p.partition, p.position FROM reservation.positions p
-        WHERE EXISTS (SELECT FROM message_store.messages m
-          WHERE message_store.category(m.stream_name) = p.category
-            AND m.global_position > p.position
-            AND reservation.partition_of(m.stream_name, (
-              SELECT count(*)::integer FROM reservation.positions o
-              WHERE (o.consumer, o.category) = (p.consumer, p.category))) = p.partition)""",
     "I8, a letter of no message": """
         SELECT d.global_position FROM reservation.dead_letters d
         WHERE NOT EXISTS (SELECT FROM message_store.messages m

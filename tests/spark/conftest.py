@@ -1,83 +1,130 @@
-"""Fixtures of the Spark tests: one session and one database for all of them."""
+"""One Spark session and one database for all tests of a run, and the commands that use them."""
 
+import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
-from psycopg import Connection, conninfo
+from psycopg import Connection
 from pyspark.sql import SparkSession
 
-from reservation import MessageStore, install
-from reservation.postgres.connection import connect
 from spark_jobs.session import java
 from spark_jobs.session.session import spark_session
 from spark_jobs.source.source import MessageStoreSource
+from tests import databases
+from tests.commands import invoke_cli
+from tests.spark.builders import Archived, Reconciled
+from tests.started import EXAMPLES
 
-# Where Debian's package libpostgresql-jdbc-java puts it.
-JDBC_JAR = Path(os.environ.get("RESERVATION_TEST_JDBC_JAR", "/usr/share/java/postgresql.jar"))
+
+class SparkDatabase:
+    """The database whose address Spark's workers have in their environment."""
+
+    def __init__(self, admin: Connection[Any], server_url: str, template: str) -> None:
+        self._admin = admin
+        self._template = template
+        self._name = f"reservation_spark_{os.getpid()}"
+        self.url = databases.address(server_url, self._name)
+
+    def renew(self, *, is_empty: bool = False) -> str:
+        """Make it again under the same name, with a new store unless it is to be empty."""
+        self.drop()
+        databases.create(self._admin, self._name, None if is_empty else self._template)
+        return self.url
+
+    def drop(self) -> None:
+        self._admin.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")
-def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]:
-    """Give the database that Spark's workers know from their environment."""
-    from psycopg import conninfo
-
-    name = f"reservation_spark_{os.getpid()}"
-    admin.execute(f"CREATE DATABASE {name}")
-    url = conninfo.make_conninfo(server_url, dbname=name)
-    with connect(url, autocommit=True) as connection:
-        install(connection)
-    yield url
-    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+def spark_database(
+    admin: Connection[Any], server_url: str, template: str
+) -> Iterator[SparkDatabase]:
+    """Give the database that Spark's workers know."""
+    database = SparkDatabase(admin, server_url, template)
+    yield database
+    database.drop()
 
 
 @pytest.fixture(scope="session")
-def spark(spark_database_url: str) -> Iterator[SparkSession]:
-    """Give a Spark session with the source ``message_store``."""
-    # All tests share one Java process, which lasts long enough for its optimized code to pay off.
+def spark(spark_database: SparkDatabase) -> Iterator[SparkSession]:
+    """Give the Spark session of the run, in which its commands run too."""
+    # The Java process lasts long enough for its optimized code to pay off.
     conf = [f"spark.driver.extraJavaOptions={java.options()} -XX:TieredStopAtLevel=4"]
-    conf += [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
-    with spark_session(spark_database_url, master="local[2]", conf=conf, is_small=True) as session:
+    with (
+        spark_session(spark_database.url, master="local[2]", conf=conf, is_small=True) as session,
+        _not_stopped(session),
+    ):
         session.dataSource.register(MessageStoreSource)
         yield session
 
 
-@pytest.fixture
-def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
-    """Give a connection to that database, emptied."""
-    with connect(spark_database_url, autocommit=True) as connection:
-        connection.execute(
-            "TRUNCATE message_store.messages, reservation.groups, reservation.positions, "
-            "reservation.dead_letters, reservation.corrections, reservation.finding_decisions, "
-            "reservation.passes, reservation.scheduled RESTART IDENTITY"
-        )
-        yield connection
+@contextmanager
+def _not_stopped(session: SparkSession) -> Iterator[None]:
+    """Let a command that stops the session leave it as it was instead, for the next one."""
+    was = dict(session.conf.getAll)
+
+    def restore() -> None:
+        for name, value in session.conf.getAll.items():
+            if name not in was:
+                session.conf.unset(name)
+            elif value != was[name]:
+                session.conf.set(name, was[name])
+
+    session.stop = restore
+    yield
+    del session.stop
 
 
 @pytest.fixture
-def spark_store(spark_connection: Connection[Any]) -> MessageStore:
-    """Give a client of that store."""
-    return MessageStore(spark_connection)
+def database_url(spark_database: SparkDatabase) -> str:
+    """Give the address of a new store, in the database that Spark's workers know."""
+    return spark_database.renew()
 
 
 @pytest.fixture
-def jdbc_address(
-    spark: SparkSession, server_url: str, spark_database_url: str, tmp_path: Path
-) -> str | None:
-    """Give the database's address without its password, which Java's driver finds in a file.
+def command(spark: SparkSession, database_url: str) -> Callable[..., Any]:
+    """Give a function that runs a command on the test's store, in the session of the run."""
+    return partial(invoke_cli, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"})
 
-    None where the server listens to a socket only, or the driver's jar is absent.
-    """
-    parts = conninfo.conninfo_to_dict(server_url)
-    if str(parts.get("host", "/")).startswith("/") or not JDBC_JAR.exists():
-        return None
-    path = tmp_path / "pgpass"
-    path.write_text(f"*:*:*:*:{parts['password']}\n")
-    path.chmod(0o600)
-    # The driver runs in a process that was started before, with another environment.
-    spark._jvm.System.setProperty("org.postgresql.pgpassfile", str(path))  # type: ignore[union-attr]
-    address: dict[str, Any] = dict(conninfo.conninfo_to_dict(spark_database_url))
-    del address["password"]
-    return conninfo.make_conninfo(**address)
+
+@pytest.fixture
+def reconcile(command: Callable[..., Any]) -> Callable[..., Reconciled]:
+    """Give a function that runs ``reservation reconcile --json`` with more arguments."""
+
+    def run(*arguments: object, app: str = "bank:account", app_dir: object = EXAMPLES) -> Any:
+        words = map(str, ("--app-dir", app_dir, *arguments))
+        return Reconciled(command("reconcile", app, "--json", *words))
+
+    return run
+
+
+@pytest.fixture
+def archive(command: Callable[..., Any], tmp_path: Any) -> Callable[..., Archived]:
+    """Give a function that runs ``reservation archive --json`` into the folder ``archive``."""
+
+    def run(
+        *arguments: object,
+        before: str = "2100-01-01",
+        app: str = "bank:account",
+        app_dir: object = EXAMPLES,
+    ) -> Any:
+        place = ("--to", tmp_path / "archive", "--before", before, "--app-dir", app_dir)
+        return Archived(command("archive", app, "--json", *map(str, (*place, *arguments))))
+
+    return run
+
+
+@pytest.fixture
+def prune(command: Callable[..., Any], tmp_path: Any) -> Callable[..., Any]:
+    """Give a function that removes from the store what ``archive`` has archived."""
+
+    def run(*arguments: str) -> Any:
+        place = ("prune", "bank:account", "--archived", str(tmp_path / "archive"))
+        done = command(*place, "--apply", "--yes", "--json", *arguments)
+        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+    return run

@@ -4,15 +4,15 @@
 
 -- name: answer
 WITH RECURSIVE corrected AS MATERIALIZED (
-  -- What each corrected message said, and what it was corrected to last.
-  SELECT DISTINCT ON (k.category, k.global_position) k.category, k.global_position,
-         jsonb_build_array(m.data->>'type', (m.data->'former') - v.volatile) AS former,
-         jsonb_build_array(m.data->>'type', (m.data->'corrected') - v.volatile) AS corrected,
-         m.data->'former' AS former_data, m.data->'corrected' AS corrected_data
-  FROM reservation.corrections k JOIN message_store.messages m ON m.global_position = k.correction
-  CROSS JOIN LATERAL (SELECT CASE WHEN m.data->>'type' IN ('Send', 'Post') THEN 'at' ELSE '' END) AS v(volatile)
-  WHERE k.consumer = 'thing'
-  ORDER BY k.category, k.global_position, k.correction DESC
+  -- What each message said whose letter was given other data, and that data.
+  SELECT d.category, d.global_position,
+         jsonb_build_array(m.type, m.data - v.volatile) AS former,
+         jsonb_build_array(m.type, d.data - v.volatile) AS corrected,
+         m.data AS former_data, d.data AS corrected_data
+  FROM reservation.dead_letters d
+  JOIN message_store.messages m ON m.global_position = d.global_position AND m.id = d.message_id
+  CROSS JOIN LATERAL (SELECT CASE WHEN m.type IN ('Send', 'Post') THEN 'at' ELSE '' END) AS v(volatile)
+  WHERE d.consumer = 'thing' AND d.data IS NOT NULL
 ), same_meaning(one, other) AS (
   SELECT former, corrected FROM corrected
   UNION SELECT corrected, former FROM corrected
@@ -25,7 +25,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
 ), meanings AS MATERIALIZED (
   SELECT one AS says, min(other::text) AS meaning FROM linked GROUP BY one
 ), contents AS (
-  -- What each message says, and what it was corrected from and to; of a copy, what its command was too.
+  -- What each message says, and what it was sent with and given; of a copy, what its command was too.
   SELECT m.global_position, m.type, m.metadata->>'schemaVersion' AS version, m.data
   FROM message_store.messages m
   UNION ALL
@@ -199,6 +199,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
     FROM causes c
     WHERE c.category = 'other'
       AND CASE WHEN c.type IN ('Heard', 'Noticed') THEN c.global_position >= 12
+               WHEN c.type = 'Weighed' THEN true
                ELSE c.type = 'Rung' AND split_part(c.metadata->>'correlationStreamName', '-', 1) = 'thing' END
   ) AS s
 ), copies AS (

@@ -39,19 +39,20 @@ class Paid:
 FIRST_FAILURE = 10
 
 orders = Component("order", id="order_id")
+orders.message(Captured, was="Taken")
 
 
-@orders.on(Captured, category="payment", was="Taken")
+@orders.handle(Captured, category="payment")
 def captured(message: Captured, entity: None, context: Any) -> Paid:
     return Paid(message.order_id)
 
 
-@orders.on(Failed, category="payment", from_position=FIRST_FAILURE, correlated=True)
+@orders.handle(Failed, category="payment", from_position=FIRST_FAILURE, correlated=True)
 def failed(message: Failed, entity: None, context: Any) -> None:
     return None
 
 
-@orders.on(Refunded, category="refund:command", id=lambda message: message.reference[3:])
+@orders.handle(Refunded, category="refund:command", id=lambda message: message.reference[3:])
 def refunded(message: Refunded, entity: None, context: Any) -> None:
     return None
 
@@ -103,16 +104,7 @@ class Ordering:
     def paid(
         self, at: int, cause: int, order: str = "1", *, ordinal: int | None = 0, via: str = ""
     ) -> int:
-        """Write that an order is paid, which follows from a message.
-
-        Args:
-            at: where.
-            cause: the global position of the message.
-            order: the id of the order.
-            ordinal: the number of the event of that cause in that stream; None for an event with an
-                id of its own, as another program would write it.
-            via: the id of the order whose handling wrote to this one; empty for its own.
-        """
+        """Write that an order is paid, which follows from a message."""
         stream, id_ = f"order-{order}", None
         if ordinal is not None:
             id_ = followed_id(self._ids[cause], stream, ordinal)

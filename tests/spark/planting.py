@@ -4,11 +4,15 @@ import json
 import random
 import uuid
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+import msgspec
 from psycopg import Connection
+from psycopg.types.json import Jsonb
 
-from reservation import Component
+from reservation import Component, Key
 from reservation.messages.message import followed_id, further_id
 from tests.stored_positions import store_position
 
@@ -56,30 +60,53 @@ class Rung:
     thing_id: str
 
 
+@dataclass
+class Weighed:
+    """Of another component; the id of its entity may be written with zeros at its end."""
+
+    thing_id: Decimal
+
+
+@dataclass
+class Touch:
+    """Not reserved; the id of its entity may be written in any of the forms of a UUID."""
+
+    thing_id: UUID
+
+
 def note(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"note": data.get("remark", "")}
 
 
 component = Component("thing", id="thing_id")
 component.initiate(Open)(lambda command, context: None)
-component.reserve(
-    Send, into="sent", entity="thing_id", key="key", volatile="at", was="Post", same_key=True
-)
-component.upcast(Send, to=2)(note)
-component.reserve(Count, into="sent", entity="thing_id", key="key")
-for _type in (Send, Count):
-    component.handle(_type)(lambda command, entity, context: None)
+component.message(Send, was="Post", upcast=note)
+for _type, _ignoring in ((Send, "at"), (Count, ())):
+    component.handle(_type, key=Key("key", into="sent", ignoring=_ignoring, shared=True))(
+        lambda command, entity, context: None
+    )
+component.handle(Touch, once=None)(lambda command, entity, context: None)
 component.message(Done, was="Made")
+component.message(Heard, was="Noticed")
 # Where the handler of what is heard begins.
 FIRST = 12
-component.on(
-    Heard, category="other", was="Noticed", id=lambda heard: heard.about, from_position=FIRST
-)(lambda message, entity, context: None)
-component.on(Rung, category="other", correlated=True)(lambda message, entity, context: None)
+component.handle(Heard, category="other", id=lambda heard: heard.about, from_position=FIRST)(
+    lambda message, entity, context: None
+)
+component.handle(Rung, category="other", correlated=True)(lambda message, entity, context: None)
+component.handle(Weighed, category="other")(lambda message, entity, context: None)
 
 THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
 KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
 ODD_KEYS: list[Any] = ["a", "5", 5, 5.0, "", None, True, [5], {"a": 5}]
+# What is written of an id, and the id that it is.
+WEIGHTS = {"1.50": "1.5", "2.0": "2", "2": "2", "0.000": "0"}
+TOUCHED = UUID("1f0ba3a5-3c5c-4d3c-9a55-2a5a0e3dbb5f")
+TOUCHES = {
+    str(TOUCHED): str(TOUCHED),
+    TOUCHED.hex: str(TOUCHED),
+    str(TOUCHED).upper(): str(TOUCHED),
+}
 NOT_INITIAL: list[Any] = [{}, {}, {"initiation": False}, {"initiation": "true"}]
 NOTES = ["", "", "", "x"]
 AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "b": 1}]
@@ -103,18 +130,13 @@ class Planting:
         self._causes: list[tuple[int, str, dict[str, Any]]] = []
 
     def messages(self, number: int, *, behind: bool = False) -> None:
-        """Write some messages of any kind.
-
-        Args:
-            number: how many, or a few more.
-            behind: whether they have global positions between those that are there, as if their
-                writers had taken these earlier and committed late.
-        """
+        """Write some messages of any kind."""
         plant = [
             *[self._command] * 6,
             *[self._reservation] * 4,
             *[self._events] * 4,
             *[self._foreign] * 4,
+            self._touch,
             self._odd,
             self._start,
         ]
@@ -207,22 +229,16 @@ class Planting:
             "AND message_store.category(m.stream_name) IN ('thing:command', 'sent') "
             "ORDER BY m.global_position"
         ).fetchall()
-        self._is_behind = False
         for at, id_, category, type_, data in self.chance.sample(rows, min(number, len(rows))):
             corrected = {**data, "amount": self.chance.choice(AMOUNTS)}
-            content = {
-                "consumer": "thing",
-                "category": category,
-                "globalPosition": at,
-                "messageId": str(id_),
-                "type": type_,
-                "former": data,
-                "corrected": corrected,
-            }
-            correction, own = self._write(f"thing:correction-{at}", "Corrected", content)
             self._connection.execute(
-                "INSERT INTO reservation.corrections VALUES (%s, %s, 'thing', %s, %s, %s)",
-                [correction, own, category, at, id_],
+                "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+                "message_id, stream_name, type, state, reason, process, data, correction) "
+                "SELECT 'thing', %s, global_position, id, stream_name, type, 'handled', 'handler', "
+                "'host:1', %s, 1 FROM message_store.messages WHERE global_position = %s "
+                "ON CONFLICT (consumer, category, global_position) DO UPDATE "
+                "SET data = excluded.data, correction = 1",
+                [category, Jsonb(corrected), at],
             )
             if self.chance.random() < 0.7:  # sent again
                 self._sent.append((at, str(id_), type_, corrected))
@@ -247,7 +263,7 @@ class Planting:
                 stream_name,
                 position,
                 type_,
-                json.dumps(data),
+                msgspec.json.encode(data).decode(),
                 None if metadata is None else json.dumps(metadata),
                 id_ or uuid.UUID(int=self.chance.getrandbits(128), version=4),
             ],
@@ -277,6 +293,11 @@ class Planting:
         self._sent.append((at, id_, type_, data))
         self._causes.append((at, id_, data))
 
+    def _touch(self) -> None:
+        written, id_ = self.chance.choice(list(TOUCHES.items()))
+        at, message = self._write("thing:command-1", "Touch", {"thingId": written})
+        self._causes.append((at, message, {"thingId": id_}))
+
     def _shape(
         self, type_: str, data: dict[str, Any]
     ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
@@ -304,30 +325,43 @@ class Planting:
             data = {**data, "amount": "tampered"}
         stream_name = f"sent-{data.get('thingId')}+{data.get('key')}"
         type_, stored, metadata = self._shape(type_, data)
-        metadata = {"causationMessageGlobalPosition": at, **(metadata or {})}
+        follows = at if self.chance.random() < 0.9 else float(at)
+        metadata = {"causationMessageGlobalPosition": follows, **(metadata or {})}
         copy, id_ = self._write(stream_name, type_, stored, metadata)
         self._causes.append((copy, id_, data))
 
     def _foreign(self) -> None:
         """Write a message of another component."""
         chance = self.chance
-        type_ = chance.choice(["Heard", "Heard", "Noticed", "Rung", "Rung", "Other"])
+        type_ = chance.choice(["Heard", "Heard", "Noticed", "Rung", "Rung", "Weighed", "Other"])
         leads_to: Any = chance.choice(["thing-1", "thing", "thing-2", "things-1", 5, None])
-        data = {"about" if type_ != "Rung" else "thingId": chance.choice(["1", "2"])}
-        at, id_ = self._write(
+        field = "thingId" if type_ in ("Rung", "Weighed") else "about"
+        written = id_ = chance.choice(["1", "2"])
+        data: dict[str, Any] = {field: written}
+        if type_ == "Weighed":
+            written, id_ = chance.choice(list(WEIGHTS.items()))
+            data = {field: msgspec.Raw(written.encode())}
+        at, message = self._write(
             f"other-{chance.randrange(3)}", type_, data, {"correlationStreamName": leads_to}
         )
-        self._causes.append((at, id_, {"thingId": next(iter(data.values()))}))
+        self._causes.append((at, message, {"thingId": id_}))
 
     def _events(self) -> None:
         chance = self.chance
         at, cause, data = chance.choice(self._causes or [(10**6, str(uuid.UUID(int=1)), {})])
         entity = f"thing-{data.get('thingId')}"
         stream_name = chance.choice([entity, "thing-1", "thing-2"])
-        follows: Any = chance.choice([at, at, at, at, str(at), None, 10**6])
+        # A number with decimals names no message, whatever they are.
+        odd = chance.choice([str(at), None, 10**6, float(at), at + 0.5])
+        follows: Any = chance.choice([at, at, at, at, odd])
         for ordinal in range(chance.choice([1, 1, 2, 3])):
             id_, made = None, "otherwise"
-            if cause and follows in (at, str(at)) and chance.random() < 0.7:
+            if (
+                cause
+                and type(follows) is not float
+                and follows in (at, str(at))
+                and chance.random() < 0.7
+            ):
                 made = "derived"
                 id_ = (
                     followed_id(cause, stream_name, ordinal)

@@ -1,160 +1,165 @@
 """Following a store round by round: what persists is reported once, and once when it ends."""
 
-from dataclasses import asdict
+from contextlib import closing
+from datetime import timedelta
 
 import pytest
+from psycopg import connect
 
-from spark_jobs.common.result import Finding
-from spark_jobs.follow import persistence
-from spark_jobs.reconciliation.reconcile import in_session
-from spark_jobs.snapshot.progress import Consumed, Progress
-from spark_jobs.snapshot.snapshot import exported_snapshot
+from bank import account
+from spark_jobs.reconciliation.run import Run
 from tests.bank import drain
+from tests.changing import raw
 from tests.controls import COMMANDS, deposit, open_
-from tests.spark.following import GRACE, Following, Heard
-from tests.spark.messages import START
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
-
-FINDING_SCHEMA = (
-    "id string, finding string, command_category string, reservation_category string, "
-    "key_stream string, stream_name string, position bigint, global_position bigint, "
-    "type string, message_id string, time timestamp"
-)
+from tests.message_db import imitate
+from tests.shops import former, now
+from tests.spark.builders import ROOT, Rounds, anything_told, head, insert
+from tests.started import EXAMPLES
+from tests.stored_positions import store_position
 
 
 @pytest.fixture
-def following(spark, spark_database_url, tmp_path):
-    """Give rounds with a state of their own."""
-    return Following(spark, spark_database_url, tmp_path / "state")
+def follow(spark, database_url, tmp_path):
+    """Give a function that does rounds, with steps between them, and returns them."""
+
+    def go(*between, grace=timedelta(), component=account, app="bank:account", app_dir=EXAMPLES):
+        state = tmp_path / "state"
+        run = Run(component, app, app_dir, database_url, grace=grace, state=state)
+        return Rounds(run, *between).go()
+
+    return go
 
 
-def pass_over(connection, category="account:command"):
-    """Let a consumer have read what it has not handled; return where it was."""
-    (was,) = connection.execute(
-        "SELECT position FROM reservation.positions WHERE category = %s", [category]
-    ).fetchone()
-    (last,) = connection.execute(
-        "SELECT max(global_position) FROM message_store.messages "
-        "WHERE message_store.category(stream_name) = %s",
-        [category],
-    ).fetchone()
-    move(connection, last, category)
-    return was
+def orphan(store, name):
+    """Write a reservation without a command."""
+    store.write(deposit(name), f"accountTransaction-123+{name}")
 
 
-def move(connection, position, category="account:command"):
-    """Move a consumer."""
-    connection.execute(
-        "UPDATE reservation.positions SET position = %(position)s, message_id = ("
-        "SELECT id FROM message_store.messages WHERE global_position = %(position)s) "
-        "WHERE category = %(category)s",
-        {"position": position, "category": category},
-    )
+def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(follow, store, connection):
+    """A violation is reported after the grace; one that ends earlier never is."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    drain(connection)
+    read, grace = head(connection), timedelta(seconds=1)
+    store.write([deposit("lost"), deposit("brief")], COMMANDS)
+    store_position(connection, "account", "account:command", head(connection))
+
+    def end_early(rounds):
+        store.write(deposit("brief"), "accountTransaction-123+brief")
+
+    def end(rounds):
+        store_position(connection, "account", "account:command", read)
+        drain(connection)
+
+    rounds = follow(end_early, anything_told, end, grace=grace)
+    assert rounds.findings == [(False, "missing"), (True, "missing")]
+    reported, mended = rounds.told
+    assert reported.time - reported.since >= grace
+    assert reported.violation.id == mended.violation.id
+    assert rounds.follower.standing == {}
+    assert (rounds.follower.reported, rounds.follower.mended) == (1, 1)
 
 
-def same_counts(report, other):
-    """Return whether two runs counted the same."""
-    return (report.categories, report.effects, report.events) == (
-        other.categories,
-        other.effects,
-        other.events,
-    )
-
-
-@pytest.mark.long
-def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(
-    following, spark_store, spark_connection
-):
-    """A violation is reported after the grace period; one that ends earlier never is."""
-    spark_store.write([open_(), deposit("d1")], COMMANDS)
-    drain(spark_connection)
-    spark_store.write([deposit("lost"), deposit("brief")], COMMANDS)
-    was = pass_over(spark_connection)
-    with following.started() as follower:
-        assert following.round(0) == []
-        spark_store.write(deposit("brief"), "accountTransaction-123+brief")
-        assert following.round(30) == []
-        assert following.round(59.9) == []
-        assert following.round(60) == [(False, "missing")]
-        assert follower.standing == {"missing": 1}
-        assert following.round(500) == []
-        move(spark_connection, was)
-        drain(spark_connection)
-        assert following.round(510) == [(True, "missing")]
-        assert follower.standing == {}
-        assert (follower.reported, follower.mended) == (1, 1)
-        assert same_counts(follower.report, following.everything())
-
-
-@pytest.mark.long
 def test_a_restart_goes_on_with_what_was_seen_and_reported(
-    following, spark_store, spark_connection
+    follow, store, connection, reconcile, tmp_path
 ):
-    """After a restart the grace period goes on, and nothing is reported twice."""
-    spark_store.write([open_(), deposit("d1")], COMMANDS)
-    drain(spark_connection)
-    spark_store.write(deposit("d1", amount="99"), COMMANDS)
-    spark_store.write(deposit("orphan"), "accountTransaction-123+orphan")
-    with following.started():
-        assert following.round(0) == []
-    spark_store.write(deposit("d2"), COMMANDS)
-    with following.started():
-        assert following.round(61) == [(False, "conflict"), (False, "orphan")]
-    with following.started() as follower:
-        assert following.round(200) == []
-        assert follower.standing == {"conflict": 1, "orphan": 1}
-        assert same_counts(follower.report, following.everything())
+    """The grace goes on, nothing is reported twice, and a run goes on with the same state."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    drain(connection)
+    orphan(store, "o1")
+    grace = timedelta(seconds=1)
+    seen = follow(grace=grace)
+    assert seen.told == []
+    first = follow(anything_told, grace=grace)
+    assert first.findings == [(False, "orphan")]
+    orphan(store, "o2")
+    again = follow()
+    assert [event.violation.key_stream for event in again.told] == ["accountTransaction-123+o2"]
+    assert again.follower.standing == {"orphan": 2}
+    assert reconcile("--state", tmp_path / "state").commands["orphans"] == 2
 
 
-class Dies(Heard):
-    """An audience that does not come to the end of a round."""
+def test_a_round_that_dies_is_repeated_as_a_whole(follow, store, connection):
+    """What it had read counts once, and what it was about to report is reported."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    orphan(store, "o1")
+    follow(grace=timedelta(hours=1))
+    store.write([deposit("d2"), deposit("d2")], COMMANDS)
 
-    def happened(self, event):
-        raise KeyboardInterrupt
+    with pytest.MonkeyPatch.context() as patched:
 
+        def die(self, event):
+            raise KeyboardInterrupt
 
-@pytest.mark.long
-def test_a_round_that_dies_is_repeated_as_a_whole(
-    following, spark, spark_store, spark_database_url
-):
-    """A round that dies is repeated as a whole and counts each message once."""
-    spark_store.write([open_(), deposit("d1")], COMMANDS)
-    spark_store.write(deposit("orphan"), "accountTransaction-123+orphan")
-    with following.started():
-        following.round(0)
-    spark_store.write([deposit("d2"), deposit("d2")], COMMANDS)
-    state = following.run.state
-    with following.started(Dies()), pytest.raises(KeyboardInterrupt):
-        following.round(60)
-    assert (state / "CURRENT").read_text().split()[0] == "run-000001"
-    assert (state / "run-000002" / "fingerprints" / "rows.parquet").exists()
-    with following.started():
-        assert following.round(60) == [(False, "orphan")]
-    everything = following.everything()
-    # A plain run may go on with the state, and a follower after it.
-    with exported_snapshot(spark_database_url) as snapshot:
-        assert same_counts(in_session(following.run, snapshot, spark), everything)
-    with following.started() as follower:
-        assert following.round(70) == []
-        assert same_counts(follower.report, everything)
-        assert follower.standing == {"orphan": 1}
+        patched.setattr(Rounds, "happened", die)
+        with pytest.raises(KeyboardInterrupt):
+            follow()
+    rounds = follow()
+    assert rounds.findings == [(False, "orphan")]
+    assert rounds.follower.standing == {"orphan": 1}
+    counted = rounds.follower.report.categories[0]
+    assert (counted.commands, counted.duplicates, counted.orphans) == (3, 1, 1)
 
 
-def test_the_grace_of_a_missing_command_counts_from_when_it_was_stored(spark):
-    """A missing command counts from when it was stored, anything else from when it was seen."""
-    rows = [
-        Finding(f"id{n}", finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
-        for n, finding in enumerate(["missing", "orphan", "unhandled"])
+def test_a_late_commit_is_found_once(follow, store, connection, database_url):
+    """A message that becomes visible behind what was read is judged in the next round."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    with closing(connect(database_url)) as slow:
+        # Not as our clients write: without the lock of the category.
+        slow.execute(
+            "INSERT INTO message_store.messages (stream_name, position, type, data, metadata) "
+            "VALUES ('accountTransaction-123+late', 0, 'Deposit', "
+            """'{"accountId": "123", "depositId": "d1", "amount": 99}', '{}')"""
+        )
+        store.write(deposit("d2"), COMMANDS)
+        drain(connection)
+        rounds = follow(lambda rounds: slow.commit(), anything_told, lambda rounds: None)
+    assert sorted(rounds.findings) == [(False, "orphan"), (False, "unhandled")]
+
+
+def test_an_accepted_violation_stands_no_longer(follow, store, command, connection):
+    """One that is reopened is reported again."""
+    store.write([open_(), deposit()], COMMANDS)
+    drain(connection)
+    orphan(store, "o1")
+
+    def accept(rounds):
+        (event,) = rounds.told
+        done = command("findings", "accept", event.violation.id, "--reason", "looked at")
+        assert done.returncode == 0, done.stderr
+
+    def reopen(rounds):
+        assert rounds.follower.standing == {}
+        assert command("findings", "reopen", rounds.told[0].violation.id).returncode == 0
+
+    rounds = follow(anything_told, accept, reopen)
+    assert [(event.is_mended, event.is_accepted) for event in rounds.told] == [
+        (False, False),
+        (True, True),
+        (False, False),
     ]
-    findings = spark.createDataFrame([asdict(row) for row in rows], FINDING_SCHEMA)
-    now = START + 2 * GRACE
-    for progress, due in (
-        (Progress({"c": Consumed(None, START + GRACE), "r": Consumed(7)}), {"missing"}),
-        (Progress({"c": Consumed(7), "r": Consumed(None, START + GRACE)}), {"unhandled"}),
-    ):
-        noted = persistence.noted(findings, None, progress, now, GRACE)
-        found = list(persistence.events(noted, None, now))
-        assert {event.violation.finding for event in found} == due
-        assert {event.since for event in found} == {START}
-        assert {event.violation.time for event in found} == {START}
+    assert rounds.follower.standing == {"orphan": 1}
+
+
+def test_another_declaration_judges_anew_and_tells_what_has_changed(follow, connection):
+    """A conflict that is none any more is mended; what was reported already is not again."""
+    pay = {"shopId": "1", "payId": "a"}
+    for data in (pay, pay | {"currency": "EUR"}, pay | {"currency": "GBP"}):
+        raw(connection, "till:command-1", "Pay", data)
+    raw(connection, "tillTransaction-a", "Pay", pay)
+    options = {"app_dir": ROOT}
+    first = follow(component=former, app="tests.shops:former", **options)
+    assert first.findings == [(False, "conflict")] * 2
+    then = follow(component=now, app="tests.shops:now", **options)
+    assert then.findings == [(True, "conflict")]
+    assert then.follower.standing == {"conflict": 1}
+
+
+def test_without_a_position_a_message_is_missing_since_it_was_stored(follow, spark_database):
+    """Where its age has decided that it was read, the grace is over with the verdict."""
+    with connect(spark_database.renew(is_empty=True), autocommit=True) as connection:
+        imitate(connection)
+        insert(connection, COMMANDS, "Deposit", {"depositId": "d1", "accountId": "123"})
+        connection.execute("UPDATE message_store.messages SET time = '2026-01-01'")
+        rounds = follow(grace=timedelta(days=1))
+    assert rounds.findings == [(False, "missing")]
+    assert rounds.told[0].since.isoformat() == "2026-01-01T00:00:00+00:00"

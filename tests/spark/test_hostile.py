@@ -1,45 +1,37 @@
 """Spark's readers where a database has everything set otherwise."""
 
-import json
-
 import pytest
 from psycopg import conninfo, sql
 
 from tests.bank import drain
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.hostile import set_otherwise
-from tests.processes import run_cli
-
-pytestmark = pytest.mark.spark
 
 
-def reconcile(address, *arguments):
-    return run_cli(
-        "reconcile", "bank:account", "--json", *arguments, env={"RESERVATION_DATABASE_URL": address}
-    )
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_reconciliation_finds_the_same(connection, store, database_url, whole, tmp_path):
-    """Under hostile settings a reconciliation finds the same, with and without fingerprints."""
-    store.write(
-        [open_(), deposit("d1"), deposit("d1"), withdraw("w1"), deposit("d1", "9")], COMMANDS
-    )
+@pytest.fixture
+def bank(connection, store):
+    """Store commands of which one is a conflict."""
+    commands = [open_(), deposit("d1"), deposit("d1"), withdraw("w1"), deposit("d1", "9")]
+    store.write(commands, COMMANDS)
     drain(connection)
+
+
+@pytest.mark.usefixtures("bank")
+def test_a_reconciliation_finds_the_same(connection, reconcile, archive, tmp_path):
+    """Under hostile settings of the database a run and an archive are as before."""
     set_otherwise(connection)
-    more = ["--output", str(tmp_path / "found")] if whole else []
-    done = reconcile(database_url, *more)
-    assert done.returncode == 1, done.stderr
-    pair, *_ = json.loads(done.stdout)["categories"]
-    assert (pair["commands"], pair["reserved"], pair["duplicates"]) == (4, 2, 1)
-    assert (pair["conflicts"], pair["missing"], pair["orphans"]) == (1, 0, 0)
+    found = reconcile("--details")
+    assert (found.error, found.found) == ("", ["conflict"])
+    counted = {"commands": 4, "keys": 2, "duplicates": 1, "reserved": 2, "conflicts": 1}
+    assert found.commands == counted
+    assert archive().status == 0
+    assert reconcile("--archive", tmp_path / "archive").commands == counted
 
 
-def test_a_policy_that_hides_messages_is_an_error(connection, store, database_url):
-    """A row security policy that hides messages is an error."""
+@pytest.mark.usefixtures("bank")
+def test_a_policy_that_hides_messages_is_an_error(connection, database_url, reconcile):
+    """A row security policy that hides messages is an error, and not a store without them."""
     role = f"reader_{connection.info.dbname}"
-    store.write([open_(), deposit("d1")], COMMANDS)
     connection.execute(
         sql.SQL(
             "CREATE ROLE {role} LOGIN IN ROLE message_store;"
@@ -48,10 +40,11 @@ def test_a_policy_that_hides_messages_is_an_error(connection, store, database_ur
         ).format(role=sql.Identifier(role))
     )
     try:
-        done = reconcile(conninfo.make_conninfo(database_url, user=role))
-        assert done.returncode == 2
-        assert "row-level security" in done.stderr
-        assert "Traceback" not in done.stderr
+        own = conninfo.make_conninfo(database_url, user=role)
+        found = reconcile("--database-url", own)
+        assert found.status == 2
+        assert "row-level security" in found.error
+        assert "Traceback" not in found.error
     finally:
         connection.execute(
             sql.SQL("DROP OWNED BY {role}; DROP ROLE {role}").format(role=sql.Identifier(role))

@@ -1,119 +1,69 @@
 """Keys are what the consumers take them for, by the declared type of each field."""
 
 import json
-import uuid
-from dataclasses import dataclass
 
 import pytest
 
-from consumers.decisions.blocking import FailurePolicy
-from reservation import Component
-from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.reconcile import in_session
-from spark_jobs.reconciliation.run import Run
-from spark_jobs.snapshot.snapshot import exported_snapshot
-from tests.bank import claim, new_batch
-from tests.processes import EXAMPLES
-
-pytestmark = pytest.mark.spark
-
-
-@dataclass
-class Named:
-    thing_id: str
-    key: str
-
-
-@dataclass
-class Counted:
-    thing_id: str
-    key: int
-
-
-def component():
-    """Return one whose keys are texts and whole numbers."""
-    made = Component("thing", id="thing_id")
-    for command, into in ((Named, "named"), (Counted, "counted")):
-        made.reserve(command, into=into, key="key")
-        made.handle(command)(lambda command, entity, context: None)
-    return made
-
-
-def send(connection, type_, *keys):
-    """Write commands with these keys, each key for an entity of its own, as any client may."""
-    texts = [json.dumps(key) for key in keys]
-    for text, key in zip(texts, keys, strict=True):
-        entity = f"{type_}{texts.index(text)}"
-        connection.execute(
-            "SELECT message_store.write_message(%s, %s, %s, %s)",
-            [
-                str(uuid.uuid4()),
-                f"thing:command-{entity}",
-                type_,
-                json.dumps({"thingId": entity, "key": key}),
-            ],
-        )
-
-
-def consume(connection):
-    """Let the consumers read everything, and skip what they cannot handle."""
-    for category in ("thing:command", "named", "counted"):
-        positions = claim(connection, "thing", category)
-        new_batch(connection, component(), category).run(positions, 100, policy=FailurePolicy())
+from tests.bank import drain
+from tests.changing import raw
+from tests.spark.builders import ROOT, numbers_of
+from tests.spark.keyed import folding, keyed
 
 
 @pytest.fixture
-def reconcile(spark, spark_database_url):
-    """Give a function that reconciles the component and returns its counts by category."""
+def send(connection):
+    """Give a function that writes commands, those with the same data for the same entity."""
 
-    def run():
-        run = Run(component(), "", EXAMPLES, spark_database_url)
-        with exported_snapshot(spark_database_url) as snapshot:
-            report = in_session(run, snapshot, spark)
+    def write(type_, *data):
+        texts = [json.dumps(one) for one in data]
+        for text, one in zip(texts, data, strict=True):
+            entity = f"{type_}{texts.index(text)}"
+            raw(connection, f"thing:command-{entity}", type_, {"thingId": entity} | one)
+
+    return write
+
+
+def keys(*values):
+    return [{"key": value} for value in values]
+
+
+@pytest.fixture
+def counted(reconcile):
+    """Give the counts of a component by the category of the reservations, those that are not 0."""
+
+    def run(name):
+        found = reconcile(app=f"tests.spark.keyed:{name}", app_dir=ROOT)
         return {
-            category.reservation_category: category for category in report.categories
-        }, report.findings
+            part["reservationCategory"]: {
+                name: count for name, count in numbers_of(part).items() if count
+            }
+            for part in found.report["categories"]
+        }
 
     return run
 
 
-def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
-    """A value of another type has no key: it is a dead letter or missing."""
-    send(spark_connection, "Named", "5", 5, True, ["5"], {"5": 5}, None, "5", "a+b")
-    send(spark_connection, "Counted", 5, "5", 5.0, 5.5, True, 5, 10**30)
-    consume(spark_connection)
-    counts, findings = reconcile()
-    named, counted = counts["named"], counts["counted"]
-    assert (named.keys, named.reserved, named.duplicates, named.conflicts) == (2, 2, 1, 0)
-    assert (named.keyless, named.dead, named.missing) == (5, 5, 0)
-    assert (counted.keys, counted.reserved, counted.duplicates, counted.conflicts) == (2, 2, 1, 0)
-    assert (counted.keyless, counted.dead, counted.missing) == (4, 4, 0)
-    assert {finding.finding for finding in findings} == {"unhandled"}
-    spark_connection.execute("TRUNCATE reservation.dead_letters")
-    counts, findings = reconcile()
-    assert (counts["named"].missing, counts["counted"].missing) == (5, 4)
+def test_a_value_of_another_type_is_no_key(connection, send, counted):
+    """Its command is a dead letter and reserves nothing."""
+    send("Named", *keys("5", 5, True, ["5"], {"5": 5}, None, "5", "", "a+b"))
+    send("Counted", *keys(5, "5", 5.0, 5.5, True, 5, 10**30))
+    send(
+        "Parted", *({"thingId": "1", "key": "p"} | part for part in ({}, {"part": 1}, {"part": 2}))
+    )
+    drain(connection, keyed)
+    named = {"commands": 9, "keys": 2, "keyless": 6, "duplicates": 1, "reserved": 2, "dead": 6}
+    numbers = {"commands": 7, "keys": 2, "keyless": 4, "duplicates": 1, "reserved": 2, "dead": 4}
+    # A field that the data leaves out has its default.
+    parted = {"commands": 3, "keys": 2, "duplicates": 1, "reserved": 2}
+    assert counted("keyed") == {"named": named, "counted": numbers, "parted": parted}
 
 
-def test_only_what_is_stored_as_it_is_decoded_is_taken_from_the_data():
-    """Of other types the component's own code makes the key, as in the consumers."""
-
-    @dataclass
-    class Odd:
-        thing_id: str
-        key: str | int
-
-    @dataclass
-    class Watched:
-        thing_id: str
-        key: str
-
-        def __post_init__(self):
-            self.key = self.key.lower()
-
-    made = component()
-    for command in (Odd, Watched):
-        made.reserve(command, into="odd", key="key")
-    keys = Declaration.of(made).keys
-    assert keys["Named"].kinds == ("string",)
-    assert keys["Counted"].kinds == ("number",)
-    assert Declaration.of(made).by_function == ["Odd", "Watched"]
+def test_keys_of_a_function_are_made_by_the_components_own_code(connection, send, counted):
+    """As those of a class that changes its fields; a command without one is not reserved."""
+    send("Named", *keys("a", "A", "b", "-", None))
+    send("Lowered", *keys("c", "C", "d"))
+    drain(connection, folding)
+    found = counted("folding")
+    assert found["named"].items() >= {"commands": 5, "keys": 2, "keyless": 2, "reserved": 2}.items()
+    assert found["lowered"].items() >= {"commands": 3, "keys": 2, "reserved": 2}.items()
+    assert not {"orphans", "missing", "conflict_mismatches"} & {*found["named"], *found["lowered"]}

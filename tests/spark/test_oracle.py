@@ -1,118 +1,47 @@
-"""Stores by chance, judged on every path that a run can take, and by SQL written from the docs.
+"""Random stores, judged in each mode of a run, and by SQL that was written from the docs.
 
-``RESERVATION_TEST_SEED`` says with which seed to begin, ``RESERVATION_TEST_SEEDS`` how many to try.
+`tests/soak/spark/test_random_stores.py` does the same with as many stores as it is asked for.
 """
-
-import os
-from datetime import UTC, datetime, timedelta
-from itertools import chain
 
 import pytest
 
-from reservation.postgres.queries import load_queries
-from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.state import changes
-from spark_jobs.snapshot.snapshot import exported_snapshot
-from tests.chance import seeds
-from tests.spark.paths import Paths
-from tests.spark.planting import Planting, component
-
-# Each store is judged many times.
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
-
-SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
-APP = "tests.spark.planting:component"
-ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
+from spark_jobs.common.result import VIOLATIONS
+from tests.spark.judging import Judging
 
 
-def answer(connection):
-    """Return the oracle's counts and findings."""
-    *counts, findings = connection.execute(ANSWER).fetchone()
-    return counts, [tuple(finding) for finding in findings]
+@pytest.fixture
+def judging(spark, database_url, connection, reconcile, archive, tmp_path):
+    """Give what judges the test's store in each mode of a run."""
+    return Judging(database_url, connection, reconcile, archive, tmp_path)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_every_path_counts_and_finds_what_the_docs_say(
-    spark, spark_connection, spark_database_url, jdbc_address, tmp_path, monkeypatch, seed
-):
-    """Every path counts and finds the same while a store and its consumers go on."""
-    planting = Planting(spark_connection, seed)
-    paths = Paths(spark, spark_database_url, jdbc_address, tmp_path, component=component, app=APP)
-    archive = tmp_path / "archive"
-    monkeypatch.setattr("spark_jobs.reconciliation.reconcile.SAMPLES", 10**6)
+def test_each_mode_counts_and_finds_what_the_docs_say(judging):
+    """In full, from a state, with an archive and by a follower, while the store goes on."""
+    planting = judging.planted(19)
+    planting.messages(80)
+    judging.consumers_go_on()
+    expected = judging.answer()
+    assert judging.kinds == {*VIOLATIONS}
+    assert judging.full() == expected
+    assert judging.state("state") == expected
 
-    def check(stage, *others):
-        (head,) = spark_connection.execute(
-            "SELECT max(global_position) FROM message_store.messages"
-        ).fetchone()
-        planting.consumers(head, 1 + seed % 3)
-        planting.corrections(4)
-        planting.passes(8)
-        counts, findings = answer(spark_connection)
-        states = (
-            paths.state(),
-            paths.state_of_many(monkeypatch, stage),
-            paths.state_of_many_in_doubt(monkeypatch),
-        )
-        for name, (counted, found) in chain(*states, paths.follow(1000 * stage), *others):
-            label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
-            assert counted == counts, label
-            assert found in (findings, None), label
-
-    planting.messages(60)
-    check(0, paths.small())
     planting.messages(15)
     planting.messages(10, behind=True)
-    check(1, paths.by_fingerprints(monkeypatch), paths.state("earlier"))
-    with exported_snapshot(spark_database_url) as snapshot:
-        before = datetime.now(UTC) + timedelta(days=1)
-        assert not archiving.in_session(component, archive, before, snapshot, spark).differences
-    check(2, paths.archived(monkeypatch, archive), paths.state_and_archive(archive))
+    judging.consumers_go_on()
+    expected = judging.answer()
+    assert judging.state("state", "--verify") == expected
+    judging.archive()
+    assert judging.full("--archive", judging.archived) == expected
+
+    planting.messages(10)
+    judging.consumers_go_on()
+    expected = judging.answer()
+    assert judging.state("state", "--archive", judging.archived, "--verify") == expected
+    assert judging.followed("state") == expected[0]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_states_find_what_has_changed(
-    spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
-):
-    """States find the same from what has changed alone, while consumers only go on."""
-    planting = Planting(spark_connection, seed)
-    paths = Paths(spark, spark_database_url, None, tmp_path, component=component, app=APP)
-    monkeypatch.setattr("spark_jobs.reconciliation.reconcile.SAMPLES", 10**6)
-    summed, sum_up_changes = [], changes.sum_up_changes
-
-    def noted(*arguments):
-        summed.append(sum_up_changes(*arguments))
-        return summed[-1]
-
-    monkeypatch.setattr(changes, "sum_up_changes", noted)
-
-    def head():
-        (found,) = spark_connection.execute(
-            "SELECT max(global_position) FROM message_store.messages"
-        ).fetchone()
-        return found
-
-    def check(stage):
-        counts, findings = answer(spark_connection)
-        states = paths.state(), paths.state_of_many_in_doubt(monkeypatch)
-        for name, (counted, found) in chain(*states, paths.follow(1000 * stage)):
-            label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
-            assert counted == counts, label
-            assert found in (findings, None), label
-
-    planting.messages(60)
-    planting.consumers(head(), 1 + seed % 3)
-    planting.corrections(4)
-    check(0)
-    for stage in range(1, 5):
-        planting.messages(8, behind=stage == 3)
-        planting.further(head())
-        planting.passes(3)
-        summed.clear()
-        check(stage)
-        assert len(summed) == 3
-        # Something has changed, and something that is looked at has not.
-        assert all(len(one.changed[name]) > 0 for one in summed for name in one.changed)
-        assert any(
-            len(one.changed[name]) < len(one.rows[name]) for one in summed for name in one.rows
-        )
+def test_a_run_counts_and_finds_what_the_docs_say(judging):
+    """With three partitions, and every kind of finding."""
+    judging.planted(11).messages(80)
+    judging.consumers_go_on()
+    assert judging.full() == judging.answer()

@@ -3,17 +3,15 @@
 import json
 
 import pytest
+from psycopg import connect
 
 from reservation import MessageStore, Write
-from reservation.postgres.connection import connect
 from tests.controls import COMMANDS, deposit
-
-pytestmark = pytest.mark.spark
 
 BOTH = ["account:command", "account"]
 
 
-class Following:
+class Query:
     """A query over both categories that goes on from its checkpoint each time it is run."""
 
     def __init__(self, spark, folder):
@@ -47,9 +45,9 @@ class Following:
 
 
 @pytest.fixture
-def following(spark, tmp_path):
+def query(spark, tmp_path):
     """Give a query with a checkpoint of its own."""
-    return Following(spark, tmp_path / "checkpoint")
+    return Query(spark, tmp_path / "checkpoint")
 
 
 def positions(connection):
@@ -58,45 +56,30 @@ def positions(connection):
     return [row[0] for row in rows]
 
 
-@pytest.mark.long
 def test_a_query_continues_from_its_checkpoint_in_batches_of_the_requested_size(
-    following, spark_store, spark_connection
+    query, store, connection
 ):
-    """A query continues from its checkpoint in batches of the requested size."""
+    """It stops at the given position of each category, and goes on from there."""
     for n in range(5):
-        spark_store.write([deposit(f"c{n}"), deposit(f"d{n}")], COMMANDS)
-        spark_store.write(deposit(f"e{n}"), "account-123")
-    first = following.run(rows=4)
-    assert [row for batch in first for row in batch] == positions(spark_connection)
+        store.write([deposit(f"c{n}"), deposit(f"d{n}")], COMMANDS)
+        store.write(deposit(f"e{n}"), "account-123")
+    first = query.run(rows=4, until=json.dumps({"account:command": 8, "account": 6}))
+    assert [row for batch in first for row in batch] == positions(connection)[:8]
     assert max(map(len, first)) <= 4
-    assert len(first) >= 4
-    known = positions(spark_connection)
-    spark_store.write_batch([Write(deposit(f"x{n}"), "account-7") for n in range(6)])
-    second = following.run()
-    assert second == [[row for row in positions(spark_connection) if row not in known]]
-    assert following.run() == []
+    store.write_batch([Write(deposit(f"x{n}"), "account-7") for n in range(6)])
+    assert query.run() == [positions(connection)[8:]]
+    assert query.run() == []
 
 
-def test_a_late_commit_is_not_skipped(following, spark_store, spark_connection, spark_database_url):
+def test_a_late_commit_is_not_skipped(query, store, connection, database_url):
     """A late commit with a lower global position is not skipped."""
-    with connect(spark_database_url) as slow:
+    with connect(database_url) as slow:
         MessageStore(slow).write(deposit("slow"), COMMANDS)
-        spark_store.write(deposit("quick"), "account-123")
-        seen = following.run()
-        assert seen == [positions(spark_connection)]
+        store.write(deposit("quick"), "account-123")
+        seen = query.run()
+        assert seen == [positions(connection)]
         assert len(seen[0]) == 1
         slow.commit()
-    rest = following.run()
-    assert rest == [[row for row in positions(spark_connection) if row not in seen[0]]]
+    rest = query.run()
+    assert rest == [[row for row in positions(connection) if row not in seen[0]]]
     assert rest[0][0] < seen[0][0]
-
-
-def test_a_stream_reads_up_to_the_given_positions(following, spark_store, spark_connection):
-    """A stream stops at the given position of each category and goes on from there."""
-    for n in range(3):
-        spark_store.write(deposit(f"c{n}"), COMMANDS)
-        spark_store.write(deposit(f"e{n}"), "account-123")
-    known = positions(spark_connection)
-    until = json.dumps({"account:command": known[2], "account": known[1]})
-    assert following.run(until=until) == [known[:3]]
-    assert following.run() == [known[3:]]

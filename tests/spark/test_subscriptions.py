@@ -1,36 +1,31 @@
 """Messages of other components, compared with what follows them."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
-from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.reconcile import in_session
-from spark_jobs.reconciliation.run import Run
-from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.orders import APP as FOLLOWING
 from tests.orders import ROOT, capture
 from tests.orders import orders as following
-from tests.spark.conftest import JDBC_JAR
-from tests.spark.ordering import Ordering, orders
-from tests.spark.paths import Paths
-
-pytestmark = pytest.mark.spark
+from tests.spark.ordering import Ordering
 
 APP = "tests.spark.ordering:orders"
 
 
 @pytest.fixture
-def ordering(spark_connection):
+def ordering(connection):
     """Give what writes payments and what became of them."""
-    return Ordering(spark_connection)
+    return Ordering(connection)
 
 
 @pytest.fixture
-def paths(spark, spark_connection, spark_database_url, jdbc_address, tmp_path):
-    """Give all paths by which the store is judged."""
-    return Paths(spark, spark_database_url, jdbc_address, tmp_path, component=orders, app=APP)
+def judged(reconcile):
+    """Give the counts and findings of a run."""
+
+    def run(*options):
+        found = reconcile(*options, app=APP, app_dir=ROOT)
+        return found.counts, found.findings
+
+    return run
 
 
 def counted(**counts):
@@ -100,63 +95,26 @@ SECOND = (
 )
 
 
-def assert_all(expected, results):
-    """Make sure that every path has counted, and found, what was expected."""
-    counts, findings = expected
-    for name, (counts_, found) in results:
-        assert counts_ == counts, name
-        assert found in (findings, None), name
-
-
-def test_each_message_needs_an_event_or_a_pass(ordering, paths):
-    """A subscribed message that was read needs an event that follows it, or a pass."""
+def test_each_message_needs_an_event_or_a_pass(ordering, judged, tmp_path):
+    """A subscribed message that was read needs one of them, and both may come late."""
+    state = ("--state", tmp_path / "state", "--verify")
     write_first(ordering)
-    assert_all(FIRST, paths.small())
+    assert judged(*state) == FIRST
+    write_second(ordering)
+    assert judged(*state) == SECOND
 
 
-def test_what_consumers_leave_is_evidence(spark, spark_connection, spark_store, spark_database_url):
+def test_what_consumers_leave_is_evidence(connection, store, reconcile):
     """An event, a pass, or a message elsewhere that a pass names and the log holds is evidence."""
     paid, nothing, shipped, lost = [capture(f"p{n}", f"o{n}", n) for n in (10, 0, 1, 1)]
-    spark_store.write_batch([paid, nothing, shipped])
-    drain(spark_connection, following)
-    spark_connection.execute("DELETE FROM message_store.messages WHERE type = 'Ship'")
-    spark_store.write(lost.message, "payment-p2")
-    drain(spark_connection, following)
-    run = Run(following, FOLLOWING, ROOT, spark_database_url)
-    with exported_snapshot(spark_database_url) as snapshot:
-        report = in_session(run, snapshot, spark)
-    (counts,) = report.subscriptions
-    assert (counts.subscribed, counts.handled, counts.passed) == (4, 1, 2)
-    (found,) = report.findings
-    assert (found.finding, found.stream_name) == ("unhandled", "payment-p1")
-    assert (counts.unhandled, report.count("unhandled")) == (1, 1)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_every_path_counts_the_same(
-    ordering, paths, spark, spark_database_url, tmp_path, monkeypatch
-):
-    """Every path counts the same, also what comes late: messages, their events and their passes."""
-    write_first(ordering)
-    assert_all(FIRST, [*paths.small(), *paths.state(), *paths.follow(0)])
-    assert_all(FIRST, [*paths.by_fingerprints(monkeypatch), *paths.state(), *paths.follow(1000)])
-    write_second(ordering)
-    assert_all(SECOND, [*paths.state(), *paths.follow(2000), *paths.small()])
-    assert_all(SECOND, [*paths.by_fingerprints(monkeypatch)])
-    archive, before = tmp_path / "archive", datetime.now(UTC) + timedelta(days=1)
-    with exported_snapshot(spark_database_url) as snapshot:
-        assert not archiving.in_session(orders, archive, before, snapshot, spark).differences
-    assert_all(SECOND, [*paths.archived(monkeypatch, archive), *paths.state()])
-
-
-@pytest.mark.long
-def test_jdbc_finds_late_passes_too(spark, ordering, jdbc_address, tmp_path):
-    """Through JDBC, which cannot look up single rows, a state finds the passes that came later."""
-    if jdbc_address is None:
-        pytest.skip("the server listens to a socket only, or the jar of Java's driver is absent")
-    paths = Paths(spark, jdbc_address, jdbc_address, tmp_path, component=orders, app=APP)
-    write_first(ordering)
-    assert_all(FIRST, paths.state(jdbc=JDBC_JAR))
-    write_second(ordering)
-    assert_all(SECOND, paths.state(jdbc=JDBC_JAR))
+    store.write_batch([paid, nothing, shipped])
+    drain(connection, following)
+    connection.execute("DELETE FROM message_store.messages WHERE type = 'Ship'")
+    store.write(lost.message, "payment-p2")
+    drain(connection, following)
+    found = reconcile(app=FOLLOWING, app_dir=ROOT)
+    (counts,) = found.report["subscriptions"]
+    assert (counts["subscribed"], counts["handled"], counts["passed"]) == (4, 1, 2)
+    assert (counts["unhandled"], found.found) == (1, ["unhandled"])
+    (sample,) = found.report["samples"]
+    assert sample["streamName"] == "payment-p1"

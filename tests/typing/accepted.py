@@ -1,5 +1,6 @@
 """Declarations that mypy and pyright must accept; nothing here is run."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -7,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal, Self, assert_type
 from uuid import UUID
 
+import psycopg
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -18,20 +20,22 @@ from reservation import (
     Component,
     Context,
     FailedAttempt,
-    MessageIdInEvents,
+    Key,
     MessageStore,
     Outcome,
-    PositionInEvents,
-    Processed,
     Question,
-    ReserveOutcome,
     Retry,
     RetryLater,
+    StoredMessage,
+    Upcast,
+    Write,
+)
+from reservation.strategies import (
+    MessageIdInEvents,
+    PositionInEvents,
+    Processed,
     Revisions,
     StateBased,
-    StoredMessage,
-    Write,
-    connect,
 )
 from reservation.testing import Result, Stored, check_deterministic, check_upcast, given
 
@@ -90,28 +94,12 @@ assert_type(mailer, Component[None])
 # A component of any entity.
 
 
-def commands_of(component: Component) -> int:
-    return len(component.commands)
+def name_of(component: Component) -> str:
+    return f"{component.name} of {component.entity} by {component.id}"
 
 
-commands_of(account)
-commands_of(mailer)
-
-
-# Reservations.
-
-account.reserve(Deposit, key="deposit_id", volatile=("amount",))
-account.reserve(Deposit, into="deposits", entity="account_id", key=["account_id", "deposit_id"])
-account.reserve(Deposit, into="deposits", key=lambda command: (command.account_id, 1))
-account.reserve(Deposit, Withdraw, into="all", key=lambda command: command.account_id)
-account.reserve(Deposit, Withdraw, Open, key="account_id", formerly="account_id")
-
-
-def deposit_key(command: Deposit) -> str:
-    return command.deposit_id
-
-
-account.reserve(Deposit, into="deposits", key=deposit_key, formerly=deposit_key)
+name_of(account)
+name_of(mailer)
 
 
 # Commands that start a stream.
@@ -138,6 +126,7 @@ def report(error: BaseException, attempt: FailedAttempt) -> None:
 
 @account.handle(
     Deposit,
+    key="deposit_id",
     retry=Retry(attempts=10, first="1s", most=timedelta(hours=1), on=(OSError, ValueError)),
     concurrency=50,
 )
@@ -152,7 +141,7 @@ async def call_and_wait(context: Context) -> None:
     await deposit_elsewhere(Deposit("1", "d", Decimal(1)), Account(), context)
 
 
-@account.initiate(Open, volatile="account_id", transaction="message")
+@account.initiate(Open, ignoring="account_id", transaction="message")
 def open_with_deposit(command: Open, context: Context) -> list[Opened | Deposited]:
     return [Opened(command.account_id), Deposited(Decimal(1))]
 
@@ -160,43 +149,43 @@ def open_with_deposit(command: Open, context: Context) -> list[Opened | Deposite
 # Handlers.
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, key="deposit_id")
 def deposit(command: Deposit, account: Account, context: Context) -> Deposited:
     return Deposited(command.amount + account.balance)
 
 
-@account.handle(Withdraw, transaction="message")
+@account.handle(Withdraw, key="withdrawal_id", transaction="message")
 def withdraw(
     command: Withdraw, account: Account, context: Context
 ) -> Withdrawn | WithdrawalRejected | None:
     return Withdrawn(command.amount) if context.sequence else None
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def returns_nothing(command: Deposit, account: Account, context: Context) -> None:
     context.write(Opened("1"), "accounts-1")
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def returns_several(
     command: Deposit, account: Account, context: Context
 ) -> tuple[Deposited, Withdrawn]:
     return Deposited(command.amount), Withdrawn(command.amount)
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def returns_a_sequence(
     command: Deposit, account: Account, context: Context
 ) -> Sequence[Deposited | None]:
     return [None]
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def without_context(command: Deposit, account: Account, *_: object) -> Deposited:
     return Deposited(command.amount)
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def takes_more(
     command: Deposit, account: Account, context: Context, limit: int = 100
 ) -> Deposited | None:
@@ -207,21 +196,21 @@ def takes_both(command: Deposit | Withdraw, account: Account, context: Context) 
     return Deposited(command.amount)
 
 
-account.handle(Deposit)(takes_both)
-account.handle(Withdraw)(takes_both)
-account.handle(Deposit)(lambda command, account, context: Deposited(command.amount))
+account.handle(Deposit, once=None)(takes_both)
+account.handle(Withdraw, once=None)(takes_both)
+account.handle(Deposit, once=None)(lambda command, account, context: Deposited(command.amount))
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def takes_anything(command: object, account: object, context: object) -> None: ...
 
 
-@account.handle(Deposit)
+@account.handle(Deposit, once=None)
 def without_types(command: Any, account: Any, context: Any) -> Any:
     return command
 
 
-@mailer.handle(Deposit)
+@mailer.handle(Deposit, once=None)
 def without_entity(command: Deposit, _: None, context: Context) -> None:
     context.write(command, "mail-1")
 
@@ -248,10 +237,37 @@ class Rates:
 
 
 rates = Rates()
-account.handle(Deposit)(rates.deposit)
-account.handle(Withdraw)(rates)
+account.handle(Deposit, once=None)(rates.deposit)
+account.handle(Withdraw, once=None)(rates)
 account.initiate(Open)(Rates.open)
 account.project(Deposited)(Rates.deposited)
+
+
+# Keys.
+
+
+def deposit_key(command: Deposit) -> str:
+    return command.deposit_id
+
+
+def key_of_both(command: Deposit | Withdraw) -> tuple[str, int]:
+    return command.account_id, 1
+
+
+account.handle(Deposit, key=["account_id", "deposit_id"])(deposit)
+account.handle(Deposit, key=deposit_key)(deposit)
+account.handle(Deposit, key=key_of_both)(deposit)
+account.handle(Deposit, key=lambda command: (command.account_id, 1))(deposit)
+account.handle(Deposit, key=Key("deposit_id", into="deposits", per=None))(deposit)
+account.handle(Deposit, key=Key(("account_id", "deposit_id"), per="account_id"))(deposit)
+account.handle(Deposit, key=Key("deposit_id", ignoring="amount", shared=True))(deposit)
+account.handle(Deposit, key=Key("deposit_id", ignoring=["amount"], formerly="amount"))(deposit)
+account.handle(Deposit, key=Key(deposit_key, formerly=deposit_key))(deposit)
+account.handle(Deposit, key=Key(key_of_both, formerly=("account_id",)))(deposit)
+account.handle(Deposit, key=Key(lambda command: command.deposit_id))(deposit)
+by_deposit = Key(deposit_key)
+assert_type(by_deposit, Key[Deposit])
+account.handle(Deposit, key=by_deposit)(deposit)
 
 
 # Strategies.
@@ -262,20 +278,28 @@ account.handle(Deposit, once=PositionInEvents())(deposit)
 account.handle(Deposit, once=Revisions())(deposit)
 account.handle(Deposit, once=StateBased("delta"))(deposit)
 account.handle(Deposit, once=None)(deposit)
+account.handle(Deposit, key="deposit_id", once=MessageIdInEvents())(deposit)
+account.handle(Withdrawn, category="till", id="amount", once=Processed())(
+    lambda event, account, context: None
+)
 
 
-# Subscriptions.
+# Messages of others.
 
 
-@account.on(Withdrawn, category="till", id=lambda event: str(event.amount))
+@account.handle(Withdrawn, category="till", id=lambda event: str(event.amount))
 def on_withdrawn(event: Withdrawn, account: Account, context: Context) -> Deposited | None:
     context.write(event, "mail-1", correlated=True)
     return Deposited(event.amount)
 
 
-account.on(Withdrawn, category="till", id="amount", from_position=5, correlated=True)(
+account.handle(Withdrawn, category="till", id="amount", from_position=5, correlated=True)(
     lambda event, account, context: Deposited(event.amount)
 )
+
+
+@account.handle(Withdrawn, category="till", retry=Retry(attempts=3), concurrency=5)
+async def on_withdrawn_elsewhere(event: Withdrawn, account: Account, context: Context) -> None: ...
 
 
 # Projectors.
@@ -284,6 +308,14 @@ account.on(Withdrawn, category="till", id="amount", from_position=5, correlated=
 @account.project(Deposited)
 def deposited(account: Account, event: Deposited) -> None:
     account.balance += event.amount
+
+
+@account.project(Opened)
+def opened(account: Account, event: Opened) -> Account:
+    return Account()
+
+
+balance_of_new: object = opened(Account(), Opened("123")).balance
 
 
 def left(account: Account, event: Withdrawn | WithdrawalRejected) -> None: ...
@@ -298,22 +330,26 @@ account.ignore("Renamed", "Closed")
 
 # Former names and shapes.
 
+account.message(Opened)
 account.message(Opened, Deposited, Withdrawn)
 account.message(Opened, was="Begun", stored_as="Begun")
-account.reserve(Deposit, key="deposit_id", was=["Pay", "PayIn"], same_key=True)
-account.reserve(Deposit, Withdraw, key="account_id", same_key=False)
-account.handle(Deposit, was="Pay", stored_as="Pay")(deposit)
-account.initiate(Open, was=("Begin", "Start"))(open_account)
-account.project(Deposited, was="MoneyDeposited", stored_as=None)(deposited)
+account.message(Deposit, was=["Pay", "PayIn"])
+account.message(Withdraw, was=("TakeOut",), stored_as=None)
 
 
-@account.upcast(Deposited, to=2)
 def to_amount(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"amount": data["cents"] / 100}
 
 
-account.upcast(Deposited, to=3, when=lambda data: "currency" not in data)(
-    lambda data: data | {"currency": "EUR"}
+def has_cents(data: dict[str, Any]) -> bool:
+    return "cents" in data
+
+
+account.message(Deposited, version=2, upcast=to_amount)
+account.message(Deposited, version=3, upcast=[to_amount, lambda data: data | {"currency": "EUR"}])
+account.message(Deposited, upcast=Upcast(to_amount, when=has_cents))
+account.message(
+    Deposited, upcast=[to_amount, Upcast(lambda data: data, when=lambda data: "at" not in data)]
 )
 
 
@@ -327,13 +363,14 @@ def write(database_url: str) -> int:
 
 
 def read(database_url: str) -> list[Deposit]:
-    with connect(database_url, autocommit=True) as connection:
+    with psycopg.connect(database_url, autocommit=True) as connection:
         messages = MessageStore(connection).read_category("account:command")
         return [message.decode(Deposit) for message in messages]
 
 
 def decode(message: StoredMessage) -> Decimal:
-    assert_type(account.decode(message), object)
+    assert_type(account.decode(message, Deposited), Deposited)
+    assert_type(dataclasses.asdict(account.decode(message)), dict[str, Any])
     assert_type(check_upcast(account, "Deposit", {"amount": 1}), Any)
     return check_upcast(account, Deposited, {"cents": 1}, version=1).amount
 
@@ -341,6 +378,7 @@ def decode(message: StoredMessage) -> Decimal:
 def ask(database_url: str) -> Outcome:
     with MessageStore.open(database_url) as store:
         question = account.question(Deposit, key="1", entity="2")
+        assert_type(store.send(Open("1"), account, id=UUID(int=1), expected_version=-1), int)
         assert_type(store.outcome(Open("1"), account), Outcome)
         assert_type(store.outcome(question), Outcome)
         assert_type(account.question(Open("1"), stream_name="account:command-1"), Question)
@@ -350,11 +388,11 @@ def ask(database_url: str) -> Outcome:
 async def ask_later(database_url: str) -> str | None:
     async with await AsyncMessageStore.open(database_url) as store:
         outcome = await store.wait_for(Open("1"), mailer, timeout=0.5)
-        assert_type(outcome.events, tuple[Any, ...])
+        assert_type(outcome.events_of(Deposited), tuple[Deposited, ...])
+        for event in outcome.events:
+            if isinstance(event, Deposited):
+                assert_type(event.amount, Decimal)
         return outcome.reason if outcome.state == "rejected" else None
-
-
-account.events(Opened, Deposited)
 
 
 def test() -> Any:
@@ -384,25 +422,31 @@ def in_memory() -> None:
 def run(database_url: str) -> int:
     consumers.run(account, database_url, batch_size=10)
     done = consumers.drain(mailer, database_url)
-    return done.messages + done.counts["handled"] + len(ReserveOutcome)
+    return done.messages + done.counts["handled"]
 
 
 def schedules(store: MessageStore, context: Context) -> None:
-    later = store.schedule(Open("1"), "account:command-1", after="30m")
+    later = store.write(Open("1"), "account:command-1", after="30m")
     assert_type(later, UUID)
+    assert_type(store.send(Open("1"), account, after="30m"), UUID)
+    assert_type(store.send(Open("1"), account, at=datetime.now(UTC), id=UUID(int=1)), UUID)
     assert_type(store.cancel(later), Cancellation)
-    store.schedule(Open("1"), "account:command-1", at=datetime.now(UTC))
+    store.write(Open("1"), "account:command-1", at=datetime.now(UTC))
     context.write(Open("1"), "account:command-1", after=timedelta(minutes=30))
     context.write(Open("1"), "account:command-1", at=datetime.now(UTC))
+    context.send(Open("1"), mailer, after="30m", correlated=True)
+    context.send(Open("1"), account, expected_version=-1)
     assert_type([one.id for one in context.scheduled], list[UUID])
 
 
 async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
-    assert_type(await store.schedule(Open("1"), "account:command-1", after="30m"), UUID)
+    assert_type(await store.write(Open("1"), "account:command-1", after="30m"), UUID)
+    assert_type(await store.send(Open("1"), account, after="30m"), UUID)
     assert_type(await store.cancel(UUID(int=1)), Cancellation)
 
 
 async def gathers(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> int:
     async with await AsyncMessageStore.open("", gather=True) as store:
         await store.write(Open("1"), "account:command-1")
+        assert_type(await store.send(Open("1"), account), int)
     return await AsyncMessageStore(pool, gather=True).write(Open("1"), "account:command-1")

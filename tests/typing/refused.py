@@ -19,12 +19,16 @@ from reservation import (
     AsyncMessageStore,
     Component,
     Context,
+    Key,
     MessageStore,
-    Processed,
+    Outcome,
     Reject,
     Retry,
     RetryLater,
+    StoredMessage,
+    Upcast,
 )
+from reservation.strategies import Processed
 from reservation.testing import given
 
 
@@ -70,63 +74,66 @@ mailer = Component("mailer", id="account_id")
 # Handlers.
 
 
-@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def other_command(command: Open, account: Account, context: Context) -> Deposited: ...
 
 
-@account.on(Deposited, category="till")  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposited, category="till")  # mypy: arg-type, pyright: reportArgumentType
 def other_event(event: Open, account: Account, context: Context) -> Deposited: ...
 
 
-account.on(Deposited)  # mypy: call-arg, pyright: reportCallIssue
+account.handle(Deposited)  # mypy: call-overload, pyright: reportCallIssue
+account.handle(Deposit, id="deposit_id", once=None)  # mypy: call-overload, pyright: reportCallIssue
+account.handle(Deposit, key="a", category="till")  # mypy: call-overload, pyright: reportCallIssue
+account.handle(Open, once=None, correlated=True)  # mypy: call-overload, pyright: reportCallIssue
 
 
-@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def other_entity(command: Deposit, cart: Cart, context: Context) -> Deposited: ...
 
 
-@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def other_context(command: Deposit, account: Account, context: str) -> Deposited: ...
 
 
-@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def without_entity(command: Deposit, context: Context) -> Deposited: ...
 
 
-@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def needs_more(command: Deposit, account: Account, context: Context, limit: int) -> Deposited: ...
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 def returns_text(command: Deposit, account: Account, context: Context) -> str: ...
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 def returns_texts(command: Deposit, account: Account, context: Context) -> list[str]: ...
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 def returns_no_dataclass(command: Deposit, account: Account, context: Context) -> Plain: ...
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 def returns_a_mapping(
     command: Deposit, account: Account, context: Context
 ) -> dict[str, Deposited]: ...
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 def generates(command: Deposit, account: Account, context: Context) -> Iterator[Deposited]:
     yield Deposited(command.account_id)
 
 
-@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+@account.handle(Deposit, once=None)  # mypy: type-var, pyright: reportArgumentType
 async def returns_no_event_when_awaited(
     command: Deposit, account: Account, context: Context
 ) -> int: ...
 
 
-@account.handle(Deposit, concurrency=50)  # mypy: arg-type, pyright: reportArgumentType
+@account.handle(Deposit, once=None, concurrency=50)  # mypy: arg-type, pyright: reportArgumentType
 async def takes_another_command_when_awaited(
     command: Open, account: Account, context: Context
 ) -> Deposited: ...
@@ -146,13 +153,13 @@ account.on_error(takes_no_attempt)  # mypy: type-var, pyright: reportArgumentTyp
 account.on_error(takes_only_some_exceptions)  # mypy: type-var, pyright: reportArgumentType
 
 
-account.handle(Deposit, retry="1s")  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, once=None, retry="1s")  # mypy: call-overload, pyright: reportArgumentType
 Retry(attempts="10")  # mypy: arg-type, pyright: reportArgumentType
 Retry(attempts=10, on=OSError())  # mypy: arg-type, pyright: reportArgumentType
 RetryLater(90)  # mypy: arg-type, pyright: reportArgumentType
 
 
-@mailer.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+@mailer.handle(Deposit, once=None)  # mypy: arg-type, pyright: reportArgumentType
 def has_no_entity(command: Deposit, account: Account, context: Context) -> None: ...
 
 
@@ -163,12 +170,12 @@ class Rates:
     def opened(self, account: Account, event: Opened) -> Deposited: ...
 
 
-account.handle(Deposit)(Rates.deposit)  # mypy: arg-type, pyright: reportArgumentType
-account.handle(Open)(Rates().deposit)  # mypy: arg-type, pyright: reportArgumentType
-account.handle(Plain)  # mypy: type-var, pyright: reportArgumentType
-account.handle(Open, once=Processed)  # mypy: arg-type, pyright: reportArgumentType
-account.handle(Open, once="processed")  # mypy: arg-type, pyright: reportArgumentType
-account.handle(Open, transaction="none")  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, once=None)(Rates.deposit)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Open, once=None)(Rates().deposit)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Plain, once=None)  # mypy: type-var, pyright: reportArgumentType
+account.handle(Open, once=Processed)  # mypy: call-overload, pyright: reportArgumentType
+account.handle(Open, once="processed")  # mypy: call-overload, pyright: reportArgumentType
+account.handle(Open, key="id", transaction="x")  # mypy: call-overload, pyright: reportArgumentType
 
 
 # Commands that start a stream.
@@ -190,7 +197,7 @@ def starts_with_nothing(command: Open, context: Context) -> None: ...
 def starts_perhaps(command: Open, context: Context) -> Opened | None: ...
 
 
-# Reservations.
+# Keys.
 
 
 def key_of_other(command: Open) -> str:
@@ -201,10 +208,17 @@ def key_of_wrong_type(command: Deposit) -> float:
     return 0.5
 
 
-account.reserve(Deposit, key=key_of_other)  # mypy: arg-type, pyright: reportArgumentType
-account.reserve(Deposit, key=key_of_wrong_type)  # mypy: arg-type, pyright: reportArgumentType
-account.reserve(Deposit)  # mypy: call-overload, pyright: reportCallIssue
-account.reserve(Plain, key="id")  # mypy: type-var, pyright: reportArgumentType
+account.handle(Deposit, key=key_of_other)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, key=key_of_wrong_type)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, key=Key(key_of_other))  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, key=Key)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, key=5)  # mypy: call-overload, pyright: reportArgumentType
+account.handle(Plain, key="id")  # mypy: type-var, pyright: reportArgumentType
+Key(key_of_wrong_type)  # mypy: arg-type, pyright: reportArgumentType
+Key("id", per=5)  # mypy: arg-type, pyright: reportArgumentType
+Key("id", ignoring=None)  # mypy: arg-type, pyright: reportArgumentType
+Key("id", "deposits")  # mypy: call-arg, pyright: reportCallIssue
+Key(into="deposits")  # mypy: call-arg, pyright: reportCallIssue
 
 
 # Projectors.
@@ -219,27 +233,33 @@ def projects_other_entity(cart: Cart, event: Opened) -> None: ...
 
 
 @account.project(Opened)  # mypy: arg-type, pyright: reportArgumentType
-def projects_to_a_new_one(account: Account, event: Opened) -> Account: ...
+def projects_to_another(account: Account, event: Opened) -> Cart: ...
 
 
 # Former names and shapes.
 
 
-@account.upcast(Opened, to=2)  # mypy: arg-type, pyright: reportArgumentType
 def upcasts_in_place(data: dict[str, object]) -> None: ...
 
 
-@account.upcast(Opened, to=2)  # mypy: arg-type, pyright: reportArgumentType
 def upcasts_an_event(event: Opened) -> Opened: ...
 
 
-account.upcast(Opened)  # mypy: call-arg, pyright: reportCallIssue
-account.upcast(Opened, to="2")  # mypy: arg-type, pyright: reportArgumentType
-account.upcast(Plain, to=2)  # mypy: arg-type, pyright: reportArgumentType
-account.project(Opened, was=Open)  # mypy: arg-type, pyright: reportArgumentType
+account.message(Opened, upcast=upcasts_in_place)  # mypy: arg-type, pyright: reportArgumentType
+account.message(Opened, upcast=[upcasts_an_event])  # mypy: list-item, pyright: reportArgumentType
+account.message(Opened, version="2")  # mypy: call-overload, pyright: reportArgumentType
+account.message(Opened, was=Open)  # mypy: call-overload, pyright: reportArgumentType
+account.message(Opened, Deposited, version=2)  # mypy: call-overload, pyright: reportCallIssue
+account.message(Plain, version=2)  # mypy: arg-type, pyright: reportArgumentType
+account.message()  # mypy: call-overload, pyright: reportCallIssue
+account.message(Plain, Opened)  # mypy: arg-type, pyright: reportArgumentType
+Upcast(upcasts_in_place, when=str)  # mypy: arg-type, pyright: reportArgumentType
+Upcast(dict)  # mypy: call-arg, pyright: reportCallIssue
+account.project(Opened, was="Begun")  # mypy: call-arg, pyright: reportCallIssue
+account.handle(Open, once=None, was="Begin")  # mypy: call-overload, pyright: reportCallIssue
+account.initiate(Open, volatile="time")  # mypy: call-arg, pyright: reportCallIssue
 account.message(Opened, Deposited, was="Begun")  # mypy: call-overload, pyright: reportCallIssue
 account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
-account.reserve(Open, Deposit, key="id", was="x")  # mypy: call-overload, pyright: reportCallIssue
 
 
 # Stores.
@@ -252,9 +272,18 @@ def gathers(connection: AsyncConnection[Any]) -> None:
 # Questions.
 
 
-def asks(store: MessageStore) -> None:
+def takes_only_deposited(event: Deposited) -> None: ...
+
+
+def asks(store: MessageStore, context: Context, message: StoredMessage, outcome: Outcome) -> None:
     account.question(Open("1"), key="1")  # mypy: call-overload, pyright: reportArgumentType
-    account.events("Opened")  # mypy: arg-type, pyright: reportArgumentType
+    context.send(Open("1"), "account:command-1")  # mypy: arg-type, pyright: reportArgumentType
+    store.send(Open("1"), "account:command-1")  # mypy: call-overload, pyright: reportArgumentType
+    store.send(Open("1"), account, at="soon")  # mypy: call-overload, pyright: reportArgumentType
+    store.write([Open("1")], "a-1", after=30)  # mypy: call-overload, pyright: reportArgumentType
+    takes_only_deposited(account.decode(message))  # mypy: arg-type, pyright: reportArgumentType
+    account.decode(message, "Open")  # mypy: call-overload, pyright: reportArgumentType
+    outcome.events_of(Plain)  # mypy: type-var, pyright: reportArgumentType
     store.outcome(Open("1"), Open)  # mypy: arg-type, pyright: reportArgumentType
     store.wait_for(Open("1"), account, 5)  # mypy: call-arg, pyright: reportCallIssue
     raise Reject(5)  # mypy: arg-type, pyright: reportArgumentType

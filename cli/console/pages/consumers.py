@@ -4,10 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cli.console.console import Entry, console_of
+from cli.console.console import console_of
 from cli.console.reading.consumers import MOST_WAITING, read_consumers
-
-ENTRY = Entry("consumers", "Consumers", "/consumers", "c")
 
 
 def show(request: Request) -> Response:
@@ -15,7 +13,7 @@ def show(request: Request) -> Response:
     console = console_of(request)
     with console.reading() as connection:
         seen = read_consumers(connection, console.components.values())
-    return console.page(request, "consumers.html", page=ENTRY, seen=seen, most=MOST_WAITING)
+    return console.page(request, "consumers.html", seen=seen, most=MOST_WAITING)
 
 
-ROUTES = [Route(ENTRY.path, show)]
+ROUTES = [Route("/consumers", show)]

@@ -4,10 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cli.console.console import Entry, console_of
+from cli.console.console import console_of
 from cli.console.reading.flow import read_overview
-
-ENTRY = Entry("overview", "Overview", "/", "o")
 
 
 def show(request: Request) -> Response:
@@ -28,7 +26,7 @@ def show(request: Request) -> Response:
         "parked": sum(stage.summary.parked for stage in stages),
         "waiting": sum(stage.summary.waiting for stage in stages),
     }
-    return console.page(request, "overview.html", page=ENTRY, overview=overview, totals=totals)
+    return console.page(request, "overview.html", overview=overview, totals=totals)
 
 
-ROUTES = [Route(ENTRY.path, show)]
+ROUTES = [Route("/", show)]

@@ -16,6 +16,7 @@ from consumers.group.inspection.status import (
     snapshot,
 )
 from consumers.group.inspection.stored_positions import Reads, reads_of
+from consumers.group.inspection.unread import UnreadCategory, unread_categories
 from consumers.group.membership import LEASE
 from reservation.component import Component
 from reservation.postgres.queries import load_queries
@@ -33,18 +34,7 @@ MOST_MEMBERS = 500
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process that is in a group.
-
-    Attributes:
-        consumer: the component's name.
-        category: the category that it reads.
-        process: its host and process id.
-        partition: the only partition that it takes; None for its fair share.
-        joined_at: when it joined.
-        beat: seconds since it last renewed its lease.
-        gone: whether its lease or its session has ended.
-        held: the partitions that it holds.
-    """
+    """A process in a group: when its heart beat last, and the partitions that it holds."""
 
     consumer: str
     category: str
@@ -58,18 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that waits for its next attempt.
-
-    Attributes:
-        consumer: the component's name.
-        category: the category of the message.
-        global_position: its global position.
-        stream_name: its stream.
-        type: its type.
-        attempts: how often it was tried.
-        reason: the kind of its last error.
-        next_attempt_at: when it is tried again.
-    """
+    """A message that waits for its next attempt."""
 
     consumer: str
     category: str
@@ -83,14 +62,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How one consumer stands in one category.
-
-    Attributes:
-        consumer: the component's name.
-        category: the category that it reads.
-        partitions: its partitions, from 0.
-        members: the processes that share them.
-    """
+    """How one consumer stands in one category: its partitions, and who shares them."""
 
     consumer: str
     category: str
@@ -100,17 +72,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """A look at all consumers.
-
-    Attributes:
-        time: when it was taken, by the server's clock.
-        groups: what was seen, by consumer and category.
-        waiting: the messages that are tried again soonest.
-    """
+    """A look at all consumers, and the command categories that none was ever run on."""
 
     time: datetime
     groups: Sequence[Group]
     waiting: Sequence[Waiting]
+    unread: Sequence[UnreadCategory]
 
 
 def known_reads(connection: Connection[Any], components: Iterable[Component[Any]]) -> list[Reads]:
@@ -122,15 +89,7 @@ def known_reads(connection: Connection[Any], components: Iterable[Component[Any]
 def read_consumers(
     connection: Connection[Any], components: Iterable[Component[Any]] = ()
 ) -> Consumers:
-    """Look at all consumers under one snapshot.
-
-    Args:
-        connection: of an auditor.
-        components: whose consumers to look at even if they were never run.
-
-    Raises:
-        StoreError: the database refuses, or is away.
-    """
+    """Look at all consumers under one snapshot, those of components even if they were never run."""
     with snapshot(connection):
         time, _ = read_time(connection)
         reads = known_reads(connection, components)
@@ -155,4 +114,5 @@ def read_consumers(
                 "limit": MOST_WAITING,
             }
             waiting = cursor.execute(_QUERIES["waiting"], names).fetchall()
-    return Consumers(time, found, waiting)
+        unread = unread_categories(connection, [category for _, category in reads])
+    return Consumers(time, found, waiting, unread)

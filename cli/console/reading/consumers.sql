@@ -6,9 +6,8 @@ SELECT consumer, category FROM reservation.groups
 -- The processes in each group, and how many partitions each holds. The last beat of a member's heart is
 -- when its lease began.
 SELECT m.consumer, m.category, m.process, m.partition, m.joined_at,
-       extract(epoch FROM clock_timestamp() - coalesce(
-         reservation.lease_end(m.member), m.expires_at))::float8 + %(lease)s AS beat,
-       reservation.is_gone(m.member, m.expires_at) AS gone,
+       extract(epoch FROM clock_timestamp() - reservation.lease_end(m.member))::float8 + %(lease)s AS beat,
+       reservation.is_gone(m.member) AS gone,
        ARRAY(SELECT p.partition FROM reservation.positions_of(m.consumer, m.category) p
              WHERE p.holder = m.member
              ORDER BY p.partition) AS held

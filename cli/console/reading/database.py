@@ -33,12 +33,6 @@ class Database:
     """A pool of connections to one address."""
 
     def __init__(self, database_url: str, application_name: str = "reservation console") -> None:
-        """Prepare; `open` connects.
-
-        Args:
-            database_url: a libpq URL or connection string.
-            application_name: the name of the connections in the server's views.
-        """
         self._pool: ConnectionPool[Connection[Any]] = ConnectionPool(
             database_url,
             kwargs={"autocommit": True, **connection_settings(application_name)},
@@ -66,10 +60,6 @@ class Database:
 
         Functions that begin a transaction of their own may be called within; theirs is then a part
         of this one.
-
-        Raises:
-            DatabaseUnavailableError: there is no connection within `PATIENCE` seconds.
-            StatementCanceledError: a statement takes longer than `LONGEST_STATEMENT` seconds.
         """
         with translated(), self._pool.connection() as connection:
             connection.read_only = True
@@ -83,11 +73,7 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Connection[Any]]:
-        """Give a connection outside a transaction, for functions that begin their own and write.
-
-        Raises:
-            DatabaseUnavailableError: there is no connection within `PATIENCE` seconds.
-        """
+        """Give a connection outside a transaction, for functions that begin their own and write."""
         with translated(), self._pool.connection() as connection:
             yield connection
 

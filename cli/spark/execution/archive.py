@@ -77,6 +77,18 @@ def _sentences(result: ArchiveResult, folder: Path, place: list[str]) -> Iterato
         yield "Nothing was added to the archive, and nothing may be removed from the store."
         yield _held(result)
         return
+    for category, positions in result.unreadable.items():
+        yield (
+            f"{category}: cannot be read, so the archive holds only where they are, and they stay "
+            f"in the store: the messages at global positions {', '.join(map(str, positions))}"
+        )
+    if not any(archived.messages for archived in result.categories):
+        yield (
+            f"Nothing is archived, and nothing may be removed from the store: no message that the "
+            f"consumers have read was stored before {_written(result.before)}."
+        )
+        yield _held(result)
+        return
     yield f"Verified: what is in {folder} is what the store had, by count and content."
     yield _held(result)
     if not result.removable:
@@ -138,6 +150,7 @@ def _as_json(result: ArchiveResult, folder: Path, place: list[str]) -> dict[str,
             for archived in result.categories
         ],
         "differences": result.differences,
+        "unreadable": {name: list(found) for name, found in result.unreadable.items()},
         "snapshotHeldSeconds": result.snapshot_held.total_seconds(),
         "offered": offered,
     }

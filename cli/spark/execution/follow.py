@@ -32,17 +32,7 @@ _SECONDS = 0.5
 def follow_until_stopped(
     run: Run, checked: Sequence[Threshold], prometheus: Path | None, *, as_json: bool
 ) -> bool:
-    """Follow a component and print what happens.
-
-    Args:
-        run: what to reconcile, and where.
-        checked: the thresholds for the violations that stand.
-        prometheus: the file to write metrics to after each round; None for none.
-        as_json: whether each line is a JSON object.
-
-    Returns:
-        Whether the violations that stand exceed no threshold of ``--fail-on``.
-    """
+    """Follow a component and print what happens."""
     printed = _Printed(run, checked, prometheus, as_json)
     with Stop(ends_process=True) as stop:
         follower = follow(run, printed, stop.wait, lambda spark: _interrupted(stop, spark))

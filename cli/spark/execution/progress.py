@@ -18,11 +18,7 @@ Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
 @contextmanager
 def progress(console: Console) -> Iterator[Watch]:
-    """Show a line with what Spark is doing, if the console is a terminal.
-
-    Yields:
-        What to enter with the session, while the session works.
-    """
+    """Show a line with what Spark is doing, if the console is a terminal."""
     if not console.is_terminal:
         yield lambda _: nullcontext()
         return

@@ -2,30 +2,25 @@
 
 import dataclasses
 import json
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from cli.common.errors import COULD_NOT_RUN, NOT_IN_ORDER, exit_on_sigterm
+from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
 from cli.common.extras import require_extras
 from cli.common.lazy import load
 from cli.common.tables import console
 from cli.spark.execution.follow import follow_until_stopped
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component
-from reservation.errors import ReservationError
-from reservation.maintenance import stored_reports
-from reservation.maintenance.stored_reports import NewReport
 from spark_jobs.reconciliation import reconcile as reconciling
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json as to_json
 from spark_jobs.report.output import outputs
 from spark_jobs.report.terminal import print_report
-from spark_jobs.report.words import shown
 
 
 def reconcile(
@@ -42,12 +37,10 @@ def reconcile(
     junit: Path | None,
     prometheus: Path | None,
     output: Path | None,
-    store_report: bool,
     fail_on: str,
     warn: str | None,
     state: Path | None,
     verify: bool,
-    jdbc: Path | None,
     follow: bool,
     archive: Path | None,
     grace: timedelta,
@@ -60,10 +53,8 @@ def reconcile(
             junit=junit,
             output=output,
             archive=archive,
-            jdbc=jdbc,
             remote=remote,
             verify=verify,
-            store_report=store_report,
         )
     if verify and state is None:
         raise click.UsageError("--verify compares what --state keeps; name its folder with --state")
@@ -81,7 +72,6 @@ def reconcile(
         details=details or html is not None,
         state=state,
         verify=verify,
-        jdbc=jdbc,
         archive=archive,
         master=master,
         remote=remote,
@@ -91,9 +81,6 @@ def reconcile(
         if not follow_until_stopped(run, checked, prometheus, as_json=as_json):
             context.exit(NOT_IN_ORDER)
         return
-    if store_report:
-        stored_reports.check_may_store(database_url)
-    began = time.monotonic()
     with outputs() as staged:
         if output:
             run = dataclasses.replace(run, findings=staged.folder(output))
@@ -111,37 +98,12 @@ def reconcile(
         reached = thresholds.reached(report, checked)
         for path, render in files:
             path.write_text(load(render)(report, reached))
-    printed = to_json(report, reached)
     if as_json:
-        click.echo(json.dumps(printed))
+        click.echo(json.dumps(to_json(report, reached)))
     else:
         print_report(report, reached, console())
-    is_stored = not store_report or _store(
-        database_url,
-        NewReport(
-            printed,
-            {name: report.outstanding(name) for name in thresholds.NAMES},
-            {name: count for name, count in report.accepted_counts.items() if count},
-            mode="full" if state is None else "incremental",
-            up_to=report.up_to,
-            duration=timedelta(seconds=time.monotonic() - began),
-        ),
-    )
     if not thresholds.in_order(reached):
         context.exit(NOT_IN_ORDER)
-    if not is_stored:
-        context.exit(COULD_NOT_RUN)
-
-
-def _store(database_url: str, report: NewReport) -> bool:
-    """Store a report that was printed; return False, after a warning, if that fails."""
-    try:
-        stored_reports.store(database_url, report)
-    except ReservationError as error:
-        why = shown(" ".join(str(error).split()))
-        click.echo(f"Warning: the report was not stored: {why}", err=True)
-        return False
-    return True
 
 
 def _refuse_with_follow(**others: object) -> None:

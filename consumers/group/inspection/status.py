@@ -21,6 +21,7 @@ from consumers.group.inspection.stored_positions import (
     read_positions,
     reads_of,
 )
+from consumers.group.inspection.unread import UnreadCategory, unread_categories
 from reservation.component import Component
 from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
@@ -45,11 +46,14 @@ class Lag:
         messages: how many messages of the partition are not handled, as far as they were counted.
         at_least: whether there may be more that were not counted.
         seconds: since the first of them was written; None if none was found.
+        unreadable: the global position of the first of them whose time cannot be read; None if
+            there is none.
     """
 
     messages: int = 0
     at_least: bool = False
     seconds: float | None = None
+    unreadable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Status:
         schedule: what is scheduled in the store.
         oldest_snapshot: what has held a snapshot of the database for more than ten minutes; None
             without any that can be seen.
+        unread: the command categories that no consumer was ever run on.
     """
 
     time: datetime
@@ -96,6 +101,7 @@ class Status:
     partitions: Sequence[PartitionStatus]
     schedule: ScheduleStatus
     oldest_snapshot: HeldSnapshot | None
+    unread: Sequence[UnreadCategory]
 
 
 def read_status(
@@ -104,17 +110,7 @@ def read_status(
     *,
     most_counted: int = MOST_COUNTED,
 ) -> Status:
-    """Look at all consumers in the store, or at those of a component, under one snapshot.
-
-    Args:
-        connection: of a role that may read messages and positions, not in a transaction.
-        component: whose consumers to look at, also those that were never run; None for all that
-            ever were.
-        most_counted: how many messages one pass looks at.
-
-    Raises:
-        StoreError: the database refuses, or is away.
-    """
+    """Look at all consumers in the store, or at those of a component, under one snapshot."""
     reads = None if component is None else reads_of(component)
     with snapshot(connection):
         time, store_id = read_time(connection)
@@ -124,17 +120,18 @@ def read_status(
             for status in of_stored(connection, rows, most_counted)
         ]
         return Status(
-            time, store_id, partitions, read_schedule(connection), oldest_snapshot(connection)
+            time,
+            store_id,
+            partitions,
+            read_schedule(connection),
+            oldest_snapshot(connection),
+            unread_categories(connection, [category for _, category in reads or ()]),
         )
 
 
 @contextmanager
 def snapshot(connection: Connection[Any]) -> Iterator[None]:
-    """Read in one transaction, in which the planner is left no index but the right one.
-
-    Raises:
-        StoreError: the database refuses, or is away.
-    """
+    """Read in one transaction, in which the planner is left no index but the right one."""
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_QUERIES["settings"])
@@ -144,12 +141,7 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
 def groups(
     connection: Connection[Any], reads: Sequence[Reads] | None
 ) -> list[list[StoredPosition]]:
-    """Return the positions of each consumer and category, those of one category together.
-
-    Args:
-        connection: of a role that may read positions.
-        reads: as for `read_positions`.
-    """
+    """Return the positions of each consumer and category, those of one category together."""
     found: dict[Reads, list[StoredPosition]] = defaultdict(list)
     for stored in read_positions(connection, reads):
         found[stored.consumer, stored.category].append(stored)
@@ -165,13 +157,7 @@ def read_time(connection: Connection[Any]) -> tuple[datetime, UUID]:
 def of_stored(
     connection: Connection[Any], rows: Sequence[StoredPosition], most_counted: int = MOST_COUNTED
 ) -> list[PartitionStatus]:
-    """Return how a consumer stands in a category, given the positions of all of its partitions.
-
-    Args:
-        connection: in a transaction in which the planner is left no index but the right one.
-        rows: the positions, of one consumer and category.
-        most_counted: how many messages one pass looks at.
-    """
+    """Return how a consumer stands in a category, given the positions of all of its partitions."""
     first = rows[0]
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows, most_counted)
@@ -220,11 +206,11 @@ def _lags(
                 "positions": [behind.get(row.partition, head) for row in rows],
             },
         ).fetchall()
-        for partition, messages, seconds, last in passed:
+        for partition, messages, seconds, last, unreadable in passed:
             if partition is None:
                 read, ended = messages, last
             else:
-                lags[partition] = Lag(messages, seconds=seconds)
+                lags[partition] = Lag(messages, seconds=seconds, unreadable=unreadable)
         if read < most_counted:
             return lags
         for partition in [number for number, position in behind.items() if position < ended]:

@@ -11,10 +11,10 @@ SELECT reservation.category_head(%(category)s)
 
 -- name: lag
 -- One pass over so many messages of a category: for each partition how many of them were not dealt
--- with, and the seconds since the first of these was written; and in the row without a partition how
+-- with, the seconds since the first of these was written, and the first whose time cannot be read; and in the row without a partition how
 -- many messages there were, and where the last one is.
 WITH passed AS MATERIALIZED (
-  SELECT stream_name, global_position, time
+  SELECT stream_name, global_position, reservation.readable_time(time) AS time
   FROM message_store.messages
   WHERE (message_store.category(stream_name), global_position)
         BETWEEN (%(category)s, %(after)s::bigint + 1) AND (%(category)s, 9223372036854775807)
@@ -29,13 +29,14 @@ WITH passed AS MATERIALIZED (
 )
 SELECT partition, count(*) AS messages,
        greatest(extract(epoch FROM (now() AT TIME ZONE 'utc')
-         - (array_agg(time ORDER BY global_position))[1]), 0)::float8 AS seconds,
-       NULL::bigint AS ended
+         - (array_agg(time ORDER BY global_position) FILTER (WHERE time IS NOT NULL))[1]), 0)::float8
+         AS seconds,
+       NULL::bigint AS ended, min(global_position) FILTER (WHERE time IS NULL) AS unreadable
 FROM placed
 WHERE global_position > greatest(dealt_with, (%(positions)s::bigint[])[1 + partition])
 GROUP BY partition
 UNION ALL
-SELECT NULL, count(*), NULL, max(global_position) FROM passed
+SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
 -- name: dead_letters
 -- A letter that waits for its next attempt is not counted as dead.

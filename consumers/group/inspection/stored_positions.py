@@ -10,6 +10,7 @@ from psycopg import Connection
 from psycopg.rows import kwargs_row
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -66,10 +67,11 @@ class StoredPosition:
 
 def categories(component: Component) -> list[str]:
     """Return the categories that a component's consumers read, those of its own first."""
-    subscribed = component.subscribed_categories
-    if subscribed and not component.has_commands:
+    declared = declarations(component)
+    subscribed = declared.subscribed_categories
+    if subscribed and not declared.own.handled:
         return subscribed
-    return [component.command_category, *component.reservation_categories, *subscribed]
+    return [*declared.own_categories, *subscribed]
 
 
 def reads_of(component: Component) -> list[Reads]:
@@ -80,19 +82,7 @@ def reads_of(component: Component) -> list[Reads]:
 def read_positions(
     connection: Connection[Any], reads: Sequence[Reads] | None = None
 ) -> list[StoredPosition]:
-    """Return the positions of consumers.
-
-    Args:
-        connection: of a role that may read positions.
-        reads: the consumers, each with its category, also if it has no position yet; None for all
-            in the store.
-
-    Returns:
-        The positions, sorted by consumer, category and partition.
-
-    Raises:
-        StoreError: the database refuses, or is unavailable.
-    """
+    """Return the positions of consumers."""
     named = {
         "consumers": None if reads is None else [consumer for consumer, _ in reads],
         "categories": None if reads is None else [category for _, category in reads],
@@ -105,14 +95,6 @@ def is_drained(connection: Connection[Any], consumer: str, category: str) -> boo
     """Return whether a consumer has nothing left to handle in a category, in any process.
 
     That is every message, and every dead letter that is to be handled again.
-
-    Args:
-        connection: of a role that may read messages and positions.
-        consumer: the component's name.
-        category: one of those that the component reads.
-
-    Raises:
-        StoreError: the database refuses, or is away.
     """
     with translated():
         rows = connection.execute(

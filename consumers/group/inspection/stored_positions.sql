@@ -8,7 +8,7 @@ WITH wanted AS (
          p.epoch, reservation.is_foreign(p.position, p.message_id)
            OR reservation.carries_foreign(p.consumer, p.category) AS "foreign",
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
-         coalesce(reservation.is_gone(m.member, m.expires_at), true) AS gone
+         coalesce(reservation.is_gone(m.member), true) AS gone
   FROM reservation.groups g
   CROSS JOIN LATERAL reservation.positions_of(g.consumer, g.category) p
   LEFT JOIN reservation.members m ON m.member = p.holder

@@ -95,17 +95,6 @@ def read_summary(
     The time that it takes does not grow with the log. It grows with the messages that are not
     handled, up to so many for each category, with the scheduled ones, up to as many, and with the
     open dead letters.
-
-    Args:
-        connection: of a role that may read messages and positions, not in a transaction; a consumer
-            and an auditor may.
-        reads: the consumers to look at, each with its category, also if it was never run; None for
-            all that ever were.
-        most_counted: how many messages one pass over a category looks at, and how many scheduled
-            messages are counted.
-
-    Raises:
-        StoreError: the database refuses, or is away.
     """
     with snapshot(connection):
         time, store_id = read_time(connection)

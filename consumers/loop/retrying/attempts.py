@@ -55,30 +55,13 @@ class Attempts:
     """The attempts of one consumer; the last is remembered when a connection is lost."""
 
     def __init__(self, most: int, detail: ErrorDetail = PLACE_ONLY) -> None:
-        """Prepare.
-
-        Args:
-            most: how often a message is tried.
-            detail: what is kept of the exceptions for which attempts fail.
-        """
         self._most = most
         self._detail = detail
         self._begun: tuple[Hashable, int] | None = None
         self._failed: tuple[Hashable, Failure] | None = None
 
     def run(self, message: Attemptable[R], stop: Stop) -> R | None:
-        """Try until an attempt succeeds, or give up.
-
-        Args:
-            message: what to try.
-            stop: what ends the attempts.
-
-        Returns:
-            The result of the attempt, or of giving up; None if it is time to stop first.
-
-        Raises:
-            ReservationError: as the attempt raises, other than for its message.
-        """
+        """Try until an attempt succeeds, or give up."""
         backoff = Backoff()
         most = self._most + message.earlier
         while not stop.requested:

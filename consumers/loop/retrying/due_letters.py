@@ -24,11 +24,6 @@ class DueLetters:
     """The time of the next attempt at any letter of one consumer."""
 
     def __init__(self, dead_letters: DeadLetters) -> None:
-        """Begin without any.
-
-        Args:
-            dead_letters: where they are.
-        """
         self._dead_letters = dead_letters
         self._at = math.inf  # by the monotonic clock
 
@@ -50,13 +45,7 @@ class DueLetters:
     def look(
         self, connection: Connection[Any], positions: Positions, *, in_vain: bool = False
     ) -> None:
-        """Ask the store.
-
-        Args:
-            connection: in autocommit.
-            positions: the partitions that are held.
-            in_vain: whether letters that are due were looked for, and none could be handled.
-        """
+        """Ask the store."""
         seconds = self._dead_letters.next_attempt(connection, positions.partitions, positions.size)
         if seconds is None:
             self._at = math.inf

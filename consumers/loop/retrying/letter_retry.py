@@ -1,12 +1,13 @@
 """Handling dead letters again, and what is parked behind them, in the order of each entity.
 
 The letters are handled as a set if that succeeds, else letter by letter, of each entity up to the
-first that fails. The transaction that handles a letter also marks the next letter of its entity to
-be handled, so after a crash the retry goes on where it was.
+first that fails. If the connection is lost meanwhile, the next set is half as large, because it may
+be the set that the server or the network did not bear. The transaction that handles a letter also
+marks the next letter of its entity to be handled, so after a crash the retry goes on where it was.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from consumers.dead_letters.letters import DeadLetters, DueLetter, LettersChange
 from consumers.group.positions import Positions
 from consumers.loop.retrying.attempts import Attemptable, Attempts
 from consumers.runtime.stopping import Stop
-from reservation.errors import MessageError
+from reservation.errors import MessageError, StoreError
 from reservation.messages.message import StoredMessage
 
 # Seconds that a set of letters takes, about, before new messages have their turn.
@@ -46,7 +47,8 @@ class Retried:
         letters: those that are dead again or wait, where their message is known.
         tried: attempts that failed and were followed by others.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
-        freed: the entities that no longer have open letters.
+        entities: whose lines they are in.
+        freed: those of them that no longer have open letters.
         more: whether there may be others that are to be handled now.
     """
 
@@ -56,6 +58,7 @@ class Retried:
     letters: list[Letter] = field(default_factory=list)
     tried: list[Letter] = field(default_factory=list)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    entities: set[str] = field(default_factory=set)
     freed: set[str] = field(default_factory=set)
     more: bool = False
 
@@ -72,6 +75,7 @@ class Retried:
         self.letters += outcome.letters
         self.tried += outcome.tried
         self.conflicts += outcome.conflicts
+        self.entities |= set(outcome.entities)
         self.freed |= set(outcome.freed)
 
 
@@ -87,16 +91,6 @@ class Retrying:
         limit: int,
         at_a_time: int = 1,
     ) -> None:
-        """Prepare.
-
-        Args:
-            dead_letters: where they are.
-            attempts: how often each is tried.
-            repeat: repeats a transaction that lost a race.
-            reports: what reports attempts that failed.
-            limit: how many to handle in one transaction.
-            at_a_time: how many calls may run at a time; as many letters take no longer than one.
-        """
         self._dead_letters = dead_letters
         self._attempts = attempts
         self._repeat = repeat
@@ -104,6 +98,9 @@ class Retrying:
         self._limit = limit
         self._least = min(at_a_time, limit)
         self._size = limit  # of the next set: as many as take about `SLICE`
+        # Whether the last one failed, and its letters were not all tried: a handler may have closed
+        # the connection.
+        self._set_failed = False
 
     def run(
         self,
@@ -114,31 +111,32 @@ class Retrying:
         *,
         singly: bool,
     ) -> Retried:
-        """Handle the letters that are to be retried, up to the limit.
-
-        Args:
-            connection: in autocommit.
-            retry_transaction: what handles them.
-            positions: the partitions that are held.
-            stop: what ends it early.
-            singly: whether a letter may end the process, so that each attempt is counted before.
-
-        Raises:
-            PositionLostError: another process has taken a partition over.
-        """
+        """Handle the letters that are to be retried, up to the limit."""
         retried = Retried()
         size, began = self._size, time.monotonic()
         letters = self._dead_letters.line_up(connection, positions.partitions, positions.size, size)
         if not letters:
             return retried
-        retried.more = len(letters) == size
+        retried.more = letters[0].lined_up == size or letters[0].lined_up > len(letters)
         try:
+            singly = singly or self._set_failed
             if singly or not self._as_a_set(retry_transaction, positions, letters, retried, stop):
+                self._set_failed = True
                 self._one_by_one(connection, retry_transaction, positions, letters, retried, stop)
+                self._set_failed = False
         except LettersChanged:
             retried.more = True
         self._size = self._next_size(len(letters), time.monotonic() - began)
+        if positions.are_shared:
+            retried.freed = retried.entities - self.look_again(connection, retried.entities, stop)
         return retried
+
+    def look_again(
+        self, connection: Connection[Any], entities: Collection[str], stop: Stop
+    ) -> set[str]:
+        """Call the next letters of entities whose letters others may have ended meanwhile."""
+        blocked = self._repeat(lambda _: self._dead_letters.look_again(connection, entities), stop)
+        return set(entities) if blocked is None else blocked
 
     def _next_size(self, letters: int, seconds: float) -> int:
         """Return how many letters to handle next, so that new messages are not held up for long."""
@@ -163,6 +161,9 @@ class Retrying:
             )
         except MessageError:
             return False
+        except StoreError:
+            self._size = max(len(letters) // 2, 1)
+            raise
         if outcome is not None:
             retried.add(outcome)
         return True

@@ -18,13 +18,6 @@ class RepeatingOnConflict:
     """Repeats the transactions of one consumer."""
 
     def __init__(self, log: Log, telemetry: Telemetry, lowest: Callable[[], int]) -> None:
-        """Prepare.
-
-        Args:
-            log: the consumer's logger.
-            telemetry: where it reports that it lives.
-            lowest: returns the lowest position of what it holds, for the log.
-        """
         self._log = log
         self._telemetry = telemetry
         self._lowest = lowest

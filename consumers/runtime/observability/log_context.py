@@ -32,12 +32,6 @@ class LogContext:
     __slots__ = ("_category", "_consumer")
 
     def __init__(self, consumer: str, category: str) -> None:
-        """Prepare.
-
-        Args:
-            consumer: the component's name.
-            category: the category that is read.
-        """
         self._consumer = consumer
         self._category = category
 
@@ -61,20 +55,11 @@ class LogContext:
         _entity.set(...)
 
     def enter_entity(self, stream_name: str) -> None:
-        """Let the variables speak of an entity that is loaded, until the next.
-
-        Args:
-            stream_name: its stream.
-        """
+        """Let the variables speak of an entity that is loaded, until the next."""
         _entity.set(stream_name)
 
     def enter_message(self, message: StoredMessage, entity: str | None) -> None:
-        """Let the variables speak of a message, until the next.
-
-        Args:
-            message: the message.
-            entity: the stream of its entity; None if that is not known yet.
-        """
+        """Let the variables speak of a message, until the next."""
         if _consumer.get() != self._consumer:  # a handler has cleared them all, or this is a task
             _consumer.set(self._consumer)
             _category.set(self._category)

@@ -21,13 +21,6 @@ class Log:
 
     # Any: structlog's loggers have no common type.
     def __init__(self, consumer: str, category: str, logger: Any = None) -> None:
-        """Prepare.
-
-        Args:
-            consumer: the component's name.
-            category: the category that it reads.
-            logger: structlog's logger to write to; None for the one that structlog is set up with.
-        """
         self._log: structlog.typing.FilteringBoundLogger = (logger or structlog.get_logger()).bind(
             consumer=consumer, category=category
         )
@@ -80,11 +73,7 @@ class _StandardHandler(logging.StreamHandler[_TolerantStderr]):
 
 
 def configure_logs(*, level: str = "info") -> None:
-    """Send log events to standard error, those of Python's `logging` and its warnings included.
-
-    Args:
-        level: the least severe level that is shown: debug, info, warning or error.
-    """
+    """Send log events to standard error, those of Python's `logging` and its warnings included."""
     least = getattr(logging, level.upper())
     # One write for a line and its end, so that two processes do not write into each other's.
     output = _TolerantStderr(sys.stderr.fileno())

@@ -43,11 +43,6 @@ class MessageSpan:
     """
 
     def __init__(self, span: "Span") -> None:
-        """Wrap a span.
-
-        Args:
-            span: the span, which is recorded.
-        """
         self._span = span
         self.outcome = "failed"  # until it is known
 
@@ -78,7 +73,6 @@ class Spans:
     """
 
     def __init__(self) -> None:
-        """Prepare."""
         self.tracing: Tracing | None = None
         self._left = 0
         self._tried: Mapping[int, int] = MappingProxyType({})
@@ -90,9 +84,6 @@ class Spans:
 
         What a handler does in a message without a span is not recorded either, by samplers that go
         by the parent.
-
-        Args:
-            tried: by global position, how often letters were tried before.
         """
         self.tracing = current_tracing()
         if self.tracing is None:
@@ -114,11 +105,7 @@ class Spans:
             detach(token)
 
     def takes(self, message: StoredMessage) -> bool:
-        """Return whether a message is to have a span of its own.
-
-        Args:
-            message: the message.
-        """
+        """Return whether a message is to have a span of its own."""
         if self.tracing is None or not self._left:
             return False
         return not self._is_left_out(message.metadata_json)
@@ -131,11 +118,6 @@ class Spans:
 
         The parent is the span in which the message was sent. Another attempt is not its child but
         the first of a trace of its own, and linked to it.
-
-        Args:
-            message: the message.
-            consumer: the component's name.
-            again: whether it is known to have been handled before.
         """
         if self.tracing is None or not self.takes(message):
             yield None
@@ -171,13 +153,7 @@ class Spans:
                 span.set_attribute("reservation.outcome", handling.outcome)
 
     def passed(self, message: StoredMessage, consumer: str, outcome: str) -> None:
-        """Make the span of a message that has taken effect already, so no handler is called.
-
-        Args:
-            message: the message.
-            consumer: the component's name.
-            outcome: what it is.
-        """
+        """Make the span of a message that has taken effect already, so no handler is called."""
         if self.tracing is None:
             return
         with self.handling(message, consumer, again=True) as span:
@@ -195,12 +171,6 @@ class Spans:
         """Reserve a batch of commands in a span that is linked to those in which they were sent.
 
         Where all of them were sent in one span, that is the parent too.
-
-        Args:
-            connection: in the transaction of the batch.
-            consumer: the component's name.
-            commands: the commands.
-            counts: by outcome, how many commands had it before, and after the block.
         """
         if self.tracing is None or not commands:
             yield

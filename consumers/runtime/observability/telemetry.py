@@ -74,11 +74,6 @@ class Telemetry:
     """Reports that a consumer lives, and what it has done."""
 
     def __init__(self, supervisor: socket.socket | None = None) -> None:
-        """Begin.
-
-        Args:
-            supervisor: a datagram socket to the supervisor; None for no reports.
-        """
         self._supervisor = supervisor
         self._report = ProcessReport(os.getpid())
         self._reported_at = 0.0
@@ -94,10 +89,6 @@ class Telemetry:
         """Note that the consumer is a member of its group, and what it holds.
 
         One that was degraded stays so until `has_database`: it may read, and not write.
-
-        Args:
-            positions: that of each partition that it holds.
-            head: the global position of the category's last message.
         """
         report = self._report
         changed = report.state == "starting" or report.positions.keys() != positions.keys()
@@ -125,12 +116,7 @@ class Telemetry:
         self._now_or_later(True)
 
     def committed(self, counts: Mapping[str, int], seconds: float) -> None:
-        """Note a batch.
-
-        Args:
-            counts: the number of its messages by their outcome.
-            seconds: how long it took, from reading to commit.
-        """
+        """Note a batch."""
         counted = self._report.counts
         for outcome, count in counts.items():
             counted[outcome] = counted.get(outcome, 0) + count
@@ -139,23 +125,13 @@ class Telemetry:
         self._now_or_later(True)
 
     def scheduled(self, overdue: float, count: int | None = None) -> None:
-        """Note what is scheduled in the store.
-
-        Args:
-            overdue: for how many seconds the oldest message is overdue; 0 if none is.
-            count: how many messages there are; None if they were not counted.
-        """
+        """Note what is scheduled in the store."""
         self._report.overdue = overdue
         if count is not None:
             self._report.scheduled = count
 
     def wrote_scheduled(self, written: int, refused: int) -> None:
-        """Note that scheduled messages were due.
-
-        Args:
-            written: how many were written.
-            refused: how many the log refused.
-        """
+        """Note that scheduled messages were due."""
         self._report.scheduled_written += written
         self._report.scheduled_refused += refused
 

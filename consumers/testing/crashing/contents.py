@@ -93,11 +93,7 @@ class Difference:
 
 
 def read(address: str) -> Contents:
-    """Return what a database holds.
-
-    Args:
-        address: that of the database.
-    """
+    """Return what a database holds."""
     with connect(address) as connection, translated():
         rows = connection.execute(_QUERIES["messages"]).fetchall()
         names = {str(row[2]): f"<position of {row[0]}/{row[1]}>" for row in rows}

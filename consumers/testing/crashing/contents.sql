@@ -20,8 +20,7 @@ SELECT to_jsonb(r)::text FROM reservation.revisions r
 
 -- name: states
 SELECT to_jsonb(k)::text FROM (
-  SELECT stream_name, position, message_id, category, global_position, base, state, outputs,
-         published
+  SELECT stream_name, position, message_id, category, global_position, base, state, outputs
   FROM reservation.states
 ) AS k
 
@@ -35,9 +34,11 @@ SELECT to_jsonb(k)::text FROM (
 ) AS k
 
 -- name: dead_letters
+-- A message that was handled at a later attempt is as good as one that was handled at the first.
 SELECT to_jsonb(k)::text FROM (
   SELECT consumer, category, global_position, message_id, stream_name, type, entity, state
   FROM reservation.dead_letters
+  WHERE state <> 'handled'
 ) AS k
 
 -- name: tables

@@ -33,12 +33,6 @@ class Copies:
     """
 
     def __init__(self, databases: Databases, admin: Connection[Any]) -> None:
-        """Prepare.
-
-        Args:
-            databases: which makes them.
-            admin: as the attribute.
-        """
         self.admin = admin
         self._databases = databases
 
@@ -55,13 +49,6 @@ class Copy:
     """
 
     def __init__(self, databases: Databases, admin: Connection[Any], address: str) -> None:
-        """Prepare.
-
-        Args:
-            databases: which made it.
-            admin: a connection to another database of the server.
-            address: as the attribute.
-        """
         self.address = address
         self._databases = databases
         self._admin = admin
@@ -100,16 +87,7 @@ def copies(
     prepare: Callable[[Connection[Any]], object] | None,
     writes: Sequence[Write],
 ) -> Iterator[Copies]:
-    """Give the databases of one call, which are dropped with it.
-
-    Args:
-        server_url: of a database on a server for tests, whose role may create databases.
-        prepare: makes the user's own tables.
-        writes: the messages to be handled.
-
-    Raises:
-        StoreError: the database has a store with messages, or the server cannot be reached.
-    """
+    """Give the databases of one call, which are dropped with it."""
 
     def fill(connection: Connection[Any]) -> None:
         connection.execute(_QUERIES["number_from"], [FIRST_POSITION])

@@ -67,12 +67,6 @@ class Interpreter:
     """A process that imports the component, with a hash seed; ended when its block is left."""
 
     def __init__(self, setting: Setting, hash_seed: int) -> None:
-        """Start it; it imports the component meanwhile.
-
-        Args:
-            setting: what it is told.
-            hash_seed: the seed by which it hashes texts.
-        """
         self._app = setting.app
         self._errors: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
@@ -107,11 +101,7 @@ class Interpreter:
                 file.close()
 
     def wait_until_ready(self) -> None:
-        """Wait until the component is imported.
-
-        Raises:
-            CrashKitError: it cannot be, or its import starts threads.
-        """
+        """Wait until the component is imported."""
         ready = next(self._records(PATIENCE), None)
         if not isinstance(ready, Ready) or ready.error is not None:
             reason = ready.error if isinstance(ready, Ready) else self._text()
@@ -123,14 +113,7 @@ class Interpreter:
             )
 
     def run(self, order: Order) -> Ran:
-        """Run the component to the end of the run.
-
-        Args:
-            order: the run.
-
-        Raises:
-            CrashKitError: it does not end.
-        """
+        """Run the component to the end of the run."""
         self.begin(order)
         ran = Ran()
         self.follow(ran, PATIENCE)
@@ -150,15 +133,7 @@ class Interpreter:
         self._write(b"")
 
     def follow(self, ran: Ran, seconds: float) -> bool:
-        """Take in what a run reports, until it ends or pauses.
-
-        Args:
-            ran: where it is noted.
-            seconds: for how long.
-
-        Returns:
-            Whether it pauses.
-        """
+        """Take in what a run reports, until it ends or pauses."""
         for record in self._records(seconds):
             match record:
                 case Began():
@@ -209,14 +184,7 @@ class Interpreter:
 def settings(
     app: str, app_dir: Path | None, allowed: Collection[str], *, reverses: bool
 ) -> Setting:
-    """Return what every interpreter is told.
-
-    Args:
-        app: the component's app path.
-        app_dir: the folder in which its module is looked for first.
-        allowed: patterns of the accesses outside that are meant.
-        reverses: whether folders are listed in the reverse order.
-    """
+    """Return what every interpreter is told."""
     here = str(Path(__file__).resolve().parents[3])
     path = [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
     if app_dir is not None:

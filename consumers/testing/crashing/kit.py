@@ -22,6 +22,8 @@ from consumers.testing.crashing.verdicts import Handlers, Verdicts
 from consumers.testing.embedded_server import embedded_server
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
 from reservation.errors import AppPathError
 from reservation.store.writing.write import Write
 from reservation.testing.messages import declaration_of, sent
@@ -318,11 +320,7 @@ def _from(names: tuple[str, ...], first: str | None) -> tuple[str, ...]:
 
 
 def _app_path(component: Component[Any]) -> str:
-    """Return the app path of a component that a module holds.
-
-    Raises:
-        AppPathError: no module does that another process could import.
-    """
+    """Return the app path of a component that a module holds."""
     found = [
         (name, attribute)
         for name, module in list(sys.modules.items())
@@ -330,7 +328,10 @@ def _app_path(component: Component[Any]) -> str:
         if value is component and name != "__main__"
     ]
     # A test's module holds it too, and need not be on the import path.
-    own = {getattr(handler, "__module__", "") for handler in component.handlers.values()}
+    handled = declarations(component).own.handled.values()
+    own = {
+        getattr(one.handler, "__module__", "") for one in handled if one.role is not Role.INITIATE
+    }
     for name, attribute in sorted(found, key=lambda place: place[0] not in own):
         return f"{name}:{attribute}"
     raise AppPathError(

@@ -37,14 +37,6 @@ class Race:
     def __init__(
         self, before: tuple[Step, ...], name: str, ordinal: int, handlers: tuple[str, str]
     ) -> None:
-        """Prepare.
-
-        Args:
-            before: what is handled before them, one by one.
-            name: the category.
-            ordinal: which message of it is the first.
-            handlers: which handler each of them has.
-        """
         self.handlers = " and ".join(dict.fromkeys(handlers))
         self._before = before
         self._first = Step(name, ordinal)
@@ -66,11 +58,7 @@ class Race:
         return Order(address, steps=(*self._before, *pair))
 
     def run(self, database: Copy, interpreters: Sequence[Interpreter]) -> None:
-        """Handle them at the same time.
-
-        Raises:
-            CrashKitError: they do not end.
-        """
+        """Handle them at the same time."""
         first, second = interpreters[0], interpreters[-1]
         pausing = Step(self._name, self._ordinal, pauses=True)
         first.begin(Order(database.address, steps=(*self._before, pausing)))
@@ -95,14 +83,7 @@ class Race:
 def races(
     component: Component, categories: Sequence[str], contents: Contents, calls: Sequence[Called]
 ) -> Iterator[Race]:
-    """Give each pair of messages that could be handled at the same time.
-
-    Args:
-        component: the component.
-        categories: those that it reads, in their order.
-        contents: what a run without a kill left.
-        calls: the calls of that run.
-    """
+    """Give each pair of messages that could be handled at the same time."""
     # What a handler only returns goes to the stream of its entity, which no other consumer has.
     handled = {call.place: call.handler for call in calls if call.statements or call.writes}
     before: tuple[Step, ...] = ()
@@ -118,12 +99,7 @@ def races(
 
 
 def finish(component: Component, database: Copy) -> None:
-    """Leave to one consumer what two have handled.
-
-    Args:
-        component: the component.
-        database: of the run.
-    """
+    """Leave to one consumer what two have handled."""
     with connect(database.address, autocommit=True) as connection:
         for query in ("give_back", "forget"):
             connection.execute(_QUERIES[query], {"consumer": component.name})

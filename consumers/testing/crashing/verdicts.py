@@ -27,12 +27,6 @@ class Handlers:
     """
 
     def __init__(self, component: str, calls: Sequence[Called]) -> None:
-        """Prepare.
-
-        Args:
-            component: the component's name.
-            calls: the calls of that run.
-        """
         self.component = f"the component {component}"
         self._calls = {call.place: call for call in calls}
         self._with_statements = sorted({call.handler for call in calls if call.statements})
@@ -67,7 +61,6 @@ class Verdicts:
     """
 
     def __init__(self, handlers: Handlers) -> None:
-        """Begin without any."""
         self.findings: list[Finding] = []
         self._handlers = handlers
         self._unstable: set[tuple[str, str]] = set()

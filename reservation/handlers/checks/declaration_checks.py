@@ -6,7 +6,15 @@ question open, is accepted.
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AnySet
 from typing import Any, Literal
 
@@ -17,7 +25,9 @@ from reservation.handlers.copying import copied
 from reservation.handlers.execution import is_async
 from reservation.handlers.failed_attempt import FailedAttempt
 from reservation.messages.stream_name import check_category
+from reservation.messages.upcasting import Recognizer, Upcast, Upcaster
 from reservation.raised import describe
+from reservation.serialization.immutability import never_changes
 from reservation.serialization.struct_types import PLAIN, shown
 
 # Whether a handler shares the transaction of its batch, or has one for its message.
@@ -29,17 +39,7 @@ _LAZY = (Iterator, AsyncIterator, Awaitable)
 
 
 def check_class(component: str, decorator: str, class_: object, example: str) -> None:
-    """Make sure that a decorator was given a class, and not the function below it.
-
-    Args:
-        component: the component's name.
-        decorator: the decorator's name.
-        class_: what it was given.
-        example: the name of a class that it could have been given.
-
-    Raises:
-        DeclarationError: it was given something else.
-    """
+    """Make sure that a decorator was given a class, and not the function below it."""
     if isinstance(class_, type):
         return
     name = getattr(class_, "__name__", type(class_).__name__)
@@ -50,16 +50,42 @@ def check_class(component: str, decorator: str, class_: object, example: str) ->
     )
 
 
+def check_messages(component: str, messages: Sequence[object]) -> None:
+    """Make sure that ``message`` was given classes, one beside the other."""
+    for one in messages:
+        if not isinstance(one, type):
+            raise DeclarationError(
+                f"{component}: message takes classes, not a {type(one).__name__}; write "
+                f"{component}.message(Withdrawn)"
+            )
+
+
+def check_ignored(component: str, types: Sequence[object]) -> None:
+    """Make sure that types to ignore are named as they are stored."""
+    for one in types:
+        if not isinstance(one, str) or not one:
+            shown = f"the class {one.__name__}" if isinstance(one, type) else repr(one)
+            name = one.__name__ if isinstance(one, type) else "Renamed"
+            raise DeclarationError(
+                f"{component}: ignore takes the names of types as texts, not {shown}; write "
+                f"{component}.ignore({name!r})"
+            )
+
+
+def check_replies_to(component: str, categories: str | Iterable[str]) -> frozenset[str]:
+    """Return the categories that a component may reply to, once they are such."""
+    names = [categories] if isinstance(categories, str) else list(categories)
+    for name in names:
+        if check_category(name).partition(":")[0] == component:
+            raise DeclarationError(
+                f"{component}: replies cannot go to {name}, which is the component's own category; "
+                f"give replies_to= categories that only senders read, such as client"
+            )
+    return frozenset(names)
+
+
 def check_entity(component: str, entity: object) -> None:
-    """Make sure that entities can be made, and copied for handlers.
-
-    Args:
-        component: the component's name.
-        entity: the entity's class.
-
-    Raises:
-        DeclarationError: they cannot be made or copied.
-    """
+    """Make sure that entities can be made, and copied for handlers."""
     if not isinstance(entity, type):
         raise DeclarationError(
             f"{component}: the entity is a class, not a {type(entity).__name__}; give entity= the "
@@ -82,51 +108,13 @@ def check_entity(component: str, entity: object) -> None:
 
 
 def check_transaction(component: str, command: type, transaction: object) -> bool:
-    """Return whether a command has a transaction of its own.
-
-    Args:
-        component: the component's name.
-        command: the command.
-        transaction: "batch" or "message".
-
-    Raises:
-        DeclarationError: there is no such transaction.
-    """
+    """Return whether a command has a transaction of its own."""
     if transaction not in typing.get_args(Transaction):
         raise DeclarationError(
             f"{component}: {command.__name__} cannot be handled in a transaction of its "
             f"{transaction!r}; write transaction='batch' or transaction='message'"
         )
     return transaction == "message"
-
-
-def check_category_of_reservations(
-    component: str, taken: Collection[str], into: str | None, entity: str | None
-) -> None:
-    """Make sure that commands can be reserved into a category, with the options given.
-
-    Args:
-        component: the component's name.
-        taken: the categories of its commands, events, corrections and subscriptions.
-        into: the reservation category; None for the command category.
-        entity: the field whose value leads the id of the reservation streams; None for none.
-
-    Raises:
-        DeclarationError: the category is taken, or `entity` needs a reservation category.
-        StreamNameError: the name cannot be that of a category.
-    """
-    if into is None and entity is not None:
-        raise DeclarationError(
-            f"{component}: entity={entity!r} leads the streams of a reservation category; name "
-            f"that with into=, or leave both out and send commands to a stream for each entity"
-        )
-    if into in taken:
-        raise DeclarationError(
-            f"{component}: the reservation category {into!r} is in use for the component's "
-            f"commands, events, corrections or subscriptions; name another, or leave it out"
-        )
-    if into is not None:
-        check_category(into)
 
 
 def check_handler(
@@ -137,19 +125,7 @@ def check_handler(
     commands: Collection[type],
     role: Literal["command", "message"] = "command",
 ) -> None:
-    """Make sure that a function can be the handler of a command, or of a message of others.
-
-    Args:
-        component: the component's name.
-        command: the command, or the message.
-        handler: the function.
-        entity: the class of the component's entity; None if it has none.
-        commands: the component's commands, which a handler must not return.
-        role: "message" for one of a subscribed category.
-
-    Raises:
-        DeclarationError: the function cannot be called so, or is annotated for something else.
-    """
+    """Make sure that a function can be the handler of a command, or of a message of others."""
     what = f"handler of {command.__name__}"
     arguments = [(role, command), ("entity", entity), ("context", Context)]
     _check_function(component, what, handler, arguments, may_be_async=True)
@@ -160,35 +136,35 @@ def check_handler(
 def check_initiator(
     component: str, command: type, handler: Any, commands: Collection[type]
 ) -> None:
-    """Make sure that a function can be the handler of a command that starts a stream.
-
-    Args:
-        component: the component's name.
-        command: the command.
-        handler: the function.
-        commands: the component's commands, which a handler must not return.
-
-    Raises:
-        DeclarationError: as for `check_handler`.
-    """
+    """Make sure that a function can be the handler of a command that starts a stream."""
     what = f"handler of {command.__name__}"
     arguments = [("command", command), ("context", Context)]
     _check_function(component, what, handler, arguments, may_be_async=True)
     _check_returned(component, what, handler, {*commands, command}, starts=True)
 
 
+def upcasters_of(
+    component: str, message: type, given: Any
+) -> list[tuple[Upcaster, Recognizer | None]]:
+    """Return the upcasters of a message, each with its predicate, once all can be called."""
+    is_one = callable(given) or isinstance(given, Upcast)
+    steps = [given] if is_one or not isinstance(given, Iterable) else list(given)
+    made: list[tuple[Upcaster, Recognizer | None]] = [
+        (one.function, one.when) if isinstance(one, Upcast) else (one, None) for one in steps
+    ]
+    for function, when in made:
+        check_upcaster(component, message, function, when)
+    return made
+
+
+def check_taken(component: str, option: str, message: type, function: Any) -> None:
+    """Make sure that a function can be called with a message, to take a key or an id from it."""
+    what = f"function of {option} of {message.__name__}"
+    _check_function(component, what, function, [("message", message)])
+
+
 def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> None:
-    """Make sure that a function can be an upcaster of a message, and another its predicate.
-
-    Args:
-        component: the component's name.
-        message: the message.
-        upcaster: the function.
-        when: the predicate; None for none.
-
-    Raises:
-        DeclarationError: one of them cannot be called so, or is annotated for something else.
-    """
+    """Make sure that a function can be an upcaster of a message, and another its predicate."""
     data: list[tuple[str, type | None]] = [("data", dict)]
     what = f"upcaster of {message.__name__}"
     _check_function(component, what, upcaster, data)
@@ -203,52 +179,27 @@ def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> N
 
 
 def check_error_hook(component: str, hook: Any) -> None:
-    """Make sure that a function can be called with the exception of a failed attempt.
-
-    Args:
-        component: the component's name.
-        hook: the function.
-
-    Raises:
-        DeclarationError: the function cannot be called so, or is annotated for something else.
-    """
+    """Make sure that a function can be called with the exception of a failed attempt."""
     arguments: list[tuple[str, type | None]] = [("error", Exception), ("attempt", FailedAttempt)]
     _check_function(component, "function for errors", hook, arguments)
 
 
-def check_single(
-    component: str, method: str, classes: Sequence[type], was: object, stored_as: object
-) -> None:
-    """Make sure that former names are those of one class.
-
-    Args:
-        component: the component's name.
-        method: the method of the component.
-        classes: the classes that it was called with.
-        was: the former names.
-        stored_as: the name to write.
-
-    Raises:
-        DeclarationError: there are several classes, and names.
-    """
-    if len(classes) != 1 and (was or stored_as is not None):
+def check_single(component: str, classes: Sequence[type], options: Mapping[str, Any]) -> None:
+    """Make sure that options are those of one class, and that there is a class."""
+    if not classes:
         raise DeclarationError(
-            f"{component}: was= and stored_as= name one class; call {component}.{method} for each "
-            f"class that has former names"
+            f"{component}: message names no class; write {component}.message(Withdrawn)"
+        )
+    given = [f"{name}=" for name, value in options.items() if value is not None and value != ()]
+    if len(classes) > 1 and given:
+        raise DeclarationError(
+            f"{component}: {' and '.join(given)} of message is for one class; call "
+            f"{component}.message for each class that has options"
         )
 
 
 def check_projected(component: str, event: type, entity: type | None) -> None:
-    """Make sure that there is an entity to apply an event to.
-
-    Args:
-        component: the component's name.
-        event: the event.
-        entity: the class of the component's entity; None if it has none.
-
-    Raises:
-        DeclarationError: the component has no entity, or the event is not a class.
-    """
+    """Make sure that there is an entity to apply an event to."""
     check_class(component, "project", event, "Withdrawn")
     if entity is None:
         raise DeclarationError(
@@ -257,25 +208,33 @@ def check_projected(component: str, event: type, entity: type | None) -> None:
         )
 
 
-def check_projector(
-    component: str, event: type, entity: type | None, projector: Any, known: Collection[str]
-) -> None:
-    """Make sure that a function can be the projector of an event.
-
-    Args:
-        component: the component's name.
-        event: the event.
-        entity: the class of the component's entity.
-        projector: the function.
-        known: the types of the events that have a projector.
-
-    Raises:
-        DeclarationError: the function cannot be called so, or the event has a projector already.
-    """
+def check_projector(component: str, event: type, entity: type | None, projector: Any) -> None:
+    """Make sure that a function can be the projector of an event."""
     arguments = [("entity", entity), ("event", event)]
-    _check_function(component, f"projector of {event.__name__}", projector, arguments)
-    if event.__name__ in known:
-        raise DeclarationError(f"{component}: {event.__name__} has two projectors; keep one")
+    what = f"projector of {event.__name__}"
+    _check_function(component, what, projector, arguments)
+    if entity is not None:
+        _check_new_entity(_where(component, what, projector), projector, entity)
+
+
+def _check_new_entity(where: str, projector: Any, entity: type) -> None:
+    """Make sure that a projector is annotated to return the entity, or None if it changes it."""
+    hint = annotations(projector).get("return", Any)
+    if hint is _NoneType or hint is None:
+        if never_changes(entity):
+            raise DeclarationError(
+                f"{where} is annotated to return None, and a {entity.__name__} cannot be changed; "
+                f"let it return the new {entity.__name__}"
+            )
+    elif not (
+        accepts(hint, entity)
+        or accepts(hint, None)
+        or (isinstance(hint, type) and issubclass(hint, entity))
+    ):
+        raise DeclarationError(
+            f"{where} is annotated to return {shown(hint)}; let it return the {entity.__name__}, "
+            f"or None if it changes the one that it takes"
+        )
 
 
 def _check_function(
@@ -308,8 +267,8 @@ def _check_function(
         bound = signature.bind(*[None] * len(parameters))
     except TypeError as error:
         raise DeclarationError(
-            f"{where} cannot be called with {names}: {error}; let it take these "
-            f"{len(parameters)} arguments"
+            f"{where} cannot be called with {names}: {error}; let it take "
+            + (f"these {len(parameters)} arguments" if len(parameters) > 1 else "one argument")
         ) from None
     known = annotations(function)
     for parameter, (name, class_) in zip(bound.arguments, parameters, strict=False):
@@ -360,16 +319,7 @@ def _where(component: str, what: str, function: Any) -> str:
 
 
 def check_once(component: str, command: type, once: Any) -> None:
-    """Make sure that `once` is a strategy.
-
-    Args:
-        component: the component's name.
-        command: the command that it is declared for.
-        once: what was given as the strategy.
-
-    Raises:
-        DeclarationError: it is none.
-    """
+    """Make sure that `once` is a strategy."""
     if once is None:
         return
     if isinstance(once, type):
@@ -378,7 +328,9 @@ def check_once(component: str, command: type, once: Any) -> None:
             f"once={once.__name__}()"
         )
     methods = ("declare", "begin", "categories")
-    if not (all(callable(getattr(once, m, None)) for m in methods) and hasattr(once, "two_phase")):
+    if not (
+        all(callable(getattr(once, m, None)) for m in methods) and hasattr(once, "keeps_state")
+    ):
         raise DeclarationError(
             f"{component}: once= of {command.__name__} is a {type(once).__name__}; give it a "
             f"strategy, such as Processed()"

@@ -14,14 +14,6 @@ def check_events(
     """Make sure that a component knows the events that its handlers are annotated to return.
 
     A class that another is derived from is accepted, because a handler may return the other one.
-
-    Args:
-        component: the component's name.
-        handlers: the handlers, by the types of their commands.
-        is_known: whether events of a class may be in the streams of the component's entities.
-
-    Raises:
-        DeclarationError: there are events that it does not know.
     """
     unknown: dict[str, str] = {}
     for command, handler in handlers.items():
@@ -44,11 +36,7 @@ def check_events(
 
 
 def returned_classes(handler: Any) -> frozenset[type] | None:
-    """Return the classes of events that a handler is annotated to return; None if that is open.
-
-    Args:
-        handler: the handler.
-    """
+    """Return the classes of events that a handler is annotated to return; None if that is open."""
     hints = annotations(handler)
     if "return" not in hints:
         return None

@@ -3,6 +3,8 @@
 import asyncio
 
 from reservation.http.stored.in_progress import InProgress
+from reservation.postgres import forks
+from reservation.postgres.finishing import finished
 from reservation.store.async_client import AsyncMessageStore
 
 
@@ -14,24 +16,15 @@ class Connections:
     """
 
     def __init__(self, database_url: str, max_connections: int) -> None:
-        """Prepare.
-
-        Args:
-            database_url: the address of the database.
-            max_connections: how many the pool may hold; there is one more for the locks.
-        """
         self._address = database_url
         self._max_connections = max_connections
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Future[AsyncMessageStore] | None = None
         self._in_progress: InProgress | None = None
+        forks.after_fork(self, Connections._let_go)
 
     async def open(self) -> tuple[AsyncMessageStore, InProgress]:
-        """Return them, opened.
-
-        Raises:
-            DatabaseUnavailableError: the database cannot be reached.
-        """
+        """Return them, opened."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._opening is None or self._in_progress is None:
             self._loop = loop
@@ -52,4 +45,12 @@ class Connections:
         if self._loop is asyncio.get_running_loop() and self._opening and self._in_progress:
             opening, self._opening = self._opening, None
             await self._in_progress.close()
-            await (await opening).close()
+            await finished(_close(opening))
+
+    def _let_go(self) -> None:
+        """Have others opened in a fork."""
+        self._opening = self._in_progress = None
+
+
+async def _close(opening: asyncio.Future[AsyncMessageStore]) -> None:
+    await (await opening).close()

@@ -19,6 +19,7 @@ from reservation.http.identity import RequestId
 from reservation.http.stored.stored_requests import QUERIES
 from reservation.postgres.connection import connect, connect_async
 from reservation.postgres.error_translation import translated
+from reservation.postgres.finishing import finished, started
 from reservation.postgres.pooler import check_session
 
 
@@ -26,47 +27,50 @@ class InProgress:
     """The requests that this process is answering."""
 
     def __init__(self, database_url: str) -> None:
-        """Prepare; the session begins with the first request.
-
-        Args:
-            database_url: of the database; a pooler has to give it a session of its own.
-        """
         self._address = database_url
         self._held: set[RequestId] = set()
         self._connection: AsyncConnection[Any] | None = None
         self._opening = asyncio.Lock()
 
     async def take(self, request: RequestId) -> bool:
-        """Return whether a request was not in progress, and now is.
-
-        Raises:
-            StoreError: the database cannot be reached, or gives no session.
-        """
+        """Return whether a request was not in progress, and now is."""
         if request in self._held:
             return False
         self._held.add(request)
-        # Taken to its end even if the caller is cancelled, or the lock would stay.
-        taking = asyncio.ensure_future(self._lock(request))
+        taking = started(self._lock(request))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            with contextlib.suppress(StoreError):
-                if await taking:
-                    await self.release(request)
+            await finished(self._give_up(request, taking))
             raise
 
     async def release(self, request: RequestId) -> None:
-        """Let others answer a request; one whose session has ended is free already."""
-        with contextlib.suppress(StoreError):
-            if self._connection is not None and not self._connection.closed:
-                with translated():
-                    await self._connection.execute(QUERIES["unlock"], request.lock)
-        self._held.discard(request)
+        """Let others answer a request, even if the caller is cancelled meanwhile."""
+        await finished(self._unlock(request))
 
     async def close(self) -> None:
         """End the session, and with it all the locks."""
         if self._connection is not None:
             await self._connection.close()
+
+    async def _give_up(self, request: RequestId, taking: asyncio.Task[bool]) -> None:
+        with contextlib.suppress(StoreError):
+            if await taking:
+                await self._unlock(request)
+
+    async def _unlock(self, request: RequestId) -> None:
+        connection = self._connection
+        try:
+            if connection is not None and not connection.closed:
+                with translated():
+                    await connection.execute(QUERIES["unlock"], request.lock)
+        except BaseException as error:
+            if connection is not None:
+                await connection.close()  # the lock ends with its session
+            if not isinstance(error, StoreError):
+                raise
+        finally:
+            self._held.discard(request)
 
     async def _lock(self, request: RequestId) -> bool:
         taken = False
@@ -93,13 +97,20 @@ class InProgress:
                 connection = await connect_async(
                     self._address, application_name="reservation http", autocommit=True
                 )
-                cursor = await connection.execute("SELECT pg_catalog.pg_backend_pid()")
-                if await cursor.fetchone() != (connection.info.backend_pid,):
-                    await asyncio.to_thread(_check_pooler, self._address)
-                with translated():
-                    await connection.execute(QUERIES["notice_the_end"])
+                try:
+                    await self._prepare(connection)
+                except BaseException:
+                    await connection.close()
+                    raise
                 self._connection = connection
             return self._connection
+
+    async def _prepare(self, connection: AsyncConnection[Any]) -> None:
+        with translated():
+            cursor = await connection.execute("SELECT pg_catalog.pg_backend_pid()")
+            if await cursor.fetchone() != (connection.info.backend_pid,):
+                await asyncio.to_thread(_check_pooler, self._address)
+            await connection.execute(QUERIES["notice_the_end"])
 
 
 def _check_pooler(address: str) -> None:

@@ -34,11 +34,7 @@ T = TypeVar("T")
 
 
 async def ask(store: AsyncMessageStore, statement: Statement[T]) -> T:
-    """Send a statement of this module, and return its result.
-
-    Raises:
-        StoreError: the database refuses or is away.
-    """
+    """Send a statement of this module, and return its result."""
     return await store._run(statement)
 
 

@@ -83,12 +83,6 @@ class Capture:
     def __init__(
         self, most_bytes: int, finish: Callable[[HttpAnswer | None], Awaitable[None]]
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            most_bytes: how long the content may be.
-            finish: called with the answer once it is complete; with None if it is too long.
-        """
         self._most_bytes = most_bytes
         self._finish = finish
         self._start: Message | None = None

@@ -27,14 +27,7 @@ _BARE = re.compile(r"[!#-+\--:<-\[\]-~]+")
 
 
 def idempotency_key(headers: Headers) -> str | None:
-    """Return the key of a request; None if it has none.
-
-    Args:
-        headers: those of the request.
-
-    Raises:
-        Problem: there are several keys, or the value is not one.
-    """
+    """Return the key of a request; None if it has none."""
     values = headers.getlist(HEADER)
     if not values:
         return None

@@ -43,17 +43,7 @@ def target_of(scope: Scope) -> str:
 
 
 async def read_content(request: Request, receive: Receive, most_bytes: int) -> bytes:
-    """Return the content of a request.
-
-    Args:
-        request: the request.
-        receive: gives what the client sends.
-        most_bytes: how long the content may be.
-
-    Raises:
-        Problem: it is longer.
-        Disconnected: the client is gone.
-    """
+    """Return the content of a request."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most_bytes:
         raise _too_large(most_bytes)
@@ -86,12 +76,7 @@ def parked(request: Request, content: bytes) -> Parked:
 
 
 def scope_of(parked: Parked, asking: Scope) -> Scope:
-    """Return the scope of a parked request, in the name of the client that asks for it.
-
-    Args:
-        parked: the request.
-        asking: of the request for the status, whose further headers and connection are taken.
-    """
+    """Return the scope of a parked request, in the name of the client that asks for it."""
     raw_path, _, query = parked.target.partition("?")
     of_content = (*_OF_CONTENT, "content-length")
     own = [(name, value) for name, value in asking["headers"] if name.decode() not in of_content]

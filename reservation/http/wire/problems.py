@@ -17,13 +17,6 @@ class Problem(Exception):
     """A request is answered with what is wrong, and the answer is not stored."""
 
     def __init__(self, kind: "Kind", detail: str, members: Mapping[str, Any]) -> None:
-        """Say what is wrong.
-
-        Args:
-            kind: what kind of problem it is.
-            detail: what is wrong this time, and what to do.
-            members: further members of the object; whatever JSON can hold.
-        """
         super().__init__(f"{kind.title}: {detail}")
         self.kind = kind
         self._detail = detail

@@ -13,37 +13,27 @@ from reservation.errors import (
     StreamNameError,
 )
 from reservation.idempotence.state_based.delta import difference
-from reservation.idempotence.state_based.outputs import digest
 from reservation.idempotence.state_based.states import (
     Built,
+    FirstHandling,
     States,
     StreamStates,
     Version,
     state_stream,
 )
-from reservation.idempotence.strategy import FirstHandling, Incoming, TwoPhaseCheck
+from reservation.idempotence.strategy import Check, Incoming
 from reservation.messages.message import printable
 
 # Versions that may build on one that holds the whole state, so that none takes long to build.
 MOST_DELTAS = 50
 
 
-class StateCheck(TwoPhaseCheck):
+class StateCheck(Check):
     """The versions that are stored for the messages of one batch, and those that are added."""
 
     def __init__(
         self, connection: Connection[Any], category: str, batch: Sequence[Incoming]
     ) -> None:
-        """Read what is stored, in two statements.
-
-        Args:
-            connection: in the transaction that stores the new versions.
-            category: the category that the messages are read from.
-            batch: the messages, in their order.
-
-        Raises:
-            IdempotenceKeyError: the stream of a message's state would have too long a name.
-        """
         self._connection = connection
         self._category = category
         states = States(connection)
@@ -61,14 +51,9 @@ class StateCheck(TwoPhaseCheck):
         # By stream, the position of the newest version and its state.
         self._newest: dict[str, tuple[int, Built]] = {}
         self._added: list[Version] = []
-        self._handled: list[tuple[str, int]] = []
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Return whether a version is stored of a message.
-
-        Raises:
-            ExpiredError: the message may have made a version that was removed.
-        """
+        """Return whether a version is stored of a message."""
         stream, stored = self._of(incoming)
         if stored.known is not None:
             return True
@@ -77,7 +62,10 @@ class StateCheck(TwoPhaseCheck):
         return False
 
     def state_before(self, incoming: Incoming) -> str | None:
-        """Return the state before the first handling of a duplicate, or else the newest."""
+        """Return the state on which to handle a message, as JSON text; None for a new one.
+
+        That is the state before the first handling of a duplicate, or else the newest.
+        """
         stream, stored = self._of(incoming)
         if stored.known is None:
             position, state = self._newest_of(stream, stored)
@@ -89,16 +77,9 @@ class StateCheck(TwoPhaseCheck):
             raise _expired(incoming, stream)
         return before.text
 
-    def first_handling(self, incoming: Incoming) -> FirstHandling:
-        """Return what is stored of the first handling of a duplicate."""
-        _, stored = self._of(incoming)
-        assert stored.known is not None  # noqa: S101  only duplicates are asked about
-        return stored.known
-
-    def handled_again(self, incoming: Incoming) -> None:
-        """Note that the version of a duplicate is going to be published again."""
-        first = self.first_handling(incoming)
-        self._handled.append((first.stream_name, first.position))
+    def first_handling(self, incoming: Incoming) -> FirstHandling | None:
+        """Return what is stored of the first handling of a message; None if it is new."""
+        return self._of(incoming)[1].known
 
     def handled(
         self, incoming: Incoming, state: str, given: str, outputs: str, *, as_delta: bool
@@ -120,31 +101,13 @@ class StateCheck(TwoPhaseCheck):
             state=difference(before.text, state) if is_delta else state,
             given=given,
             outputs=outputs,
-            outputs_hash=digest(outputs),
         )
         self._newest[stream] = position, Built(state, base)
         self._added.append(version)
-        self._handled.append((stream, position))
 
     def record(self) -> None:
-        """Store the new versions, in one statement.
-
-        Raises:
-            ExpectedVersionError: another writer was first; run the batch again.
-        """
+        """Store the new versions, in one statement."""
         States(self._connection).append(self._added)
-
-    def publish(self) -> None:
-        """Mark the versions as published, in one statement."""
-        States(self._connection).publish(self._handled)
-
-    @property
-    def described(self) -> str:
-        """The first version, and how many more there are, for errors."""
-        stream, position = self._handled[0]
-        more = len(self._handled) - 1
-        first = f"the version {position} of {printable(stream)}"
-        return first + (f" and {more} more" if more else "")
 
     def _of(self, incoming: Incoming) -> tuple[str, StreamStates]:
         return self._found[incoming.message.global_position]

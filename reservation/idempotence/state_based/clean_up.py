@@ -1,7 +1,7 @@
 """Removing versions of states whose messages are not expected again.
 
-A version is removed if it is older than the window, its outputs are published, it is not the newest
-of its stream, and no version that stays builds on it. Versions are always removed from the
+A version is removed if it is older than the window, it is not the newest of its stream, and no
+version that stays builds on it. Versions are always removed from the
 beginning of a stream, so its positions then begin later. The highest position of the messages that
 made the removed versions is kept, so that a repeated message is refused, and not taken for a new
 one.
@@ -51,16 +51,6 @@ def clean_up_states(
 
     Call it again with the position that it returns until that is None. If another process cleans up
     at the same time, nothing is removed.
-
-    Args:
-        connection: not in a transaction, or in one that is the caller's to commit.
-        window: how old a version is at least that is removed.
-        category: that of the states, such as ``range:state``; None for all.
-        start: where to begin, as an earlier step said.
-        at_once: how many versions to remove, and streams to look at, at most.
-
-    Raises:
-        StoreError: the database refuses.
     """
     values = _parameters(window, category, start) | {"streams": at_once, "versions": at_once}
     with translated(), connection.transaction():
@@ -79,11 +69,7 @@ def clean_up_states(
 def count_removable(
     connection: Connection[Any], window: timedelta, *, category: str | None = None
 ) -> int:
-    """Return how many versions `clean_up_states` would remove; see there.
-
-    Raises:
-        StoreError: the database refuses.
-    """
+    """Return how many versions `clean_up_states` would remove; see there."""
     values = _parameters(window, category, "") | {"streams": 2**62}
     with translated():
         cursor = Cursor(connection, row_factory=tuple_row)

@@ -20,12 +20,7 @@ _delta = msgspec.json.Decoder(_Delta)
 
 
 def difference(before: str, after: str) -> str:
-    """Return what `apply` needs to make one JSON object of another.
-
-    Args:
-        before: the text of the object that it is to be applied to.
-        after: the text of the object that is to come out.
-    """
+    """Return what `apply` needs to make one JSON object of another."""
     old, new = _fields.decode(before), _fields.decode(after)
     changed = {
         name: value

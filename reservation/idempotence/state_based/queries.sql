@@ -2,11 +2,11 @@
 -- For each message its version, if it has one, and for its stream the newest version and what was
 -- removed: all of one moment.
 SELECT newest.position, horizon.expired::text,
-       found.position, found.given::text, found.outputs::text, found.outputs_hash, found.published
+       found.position, found.given::text, found.outputs::text
 FROM unnest(%(streams)s::text[], %(messages)s::uuid[]) WITH ORDINALITY
      AS i(stream_name, message_id, n)
 LEFT JOIN LATERAL (
-  SELECT s.position, s.given, s.outputs, s.outputs_hash, s.published FROM reservation.states s
+  SELECT s.position, s.given, s.outputs FROM reservation.states s
   WHERE s.message_id = i.message_id AND s.stream_name = i.stream_name
   LIMIT 1
 ) AS found ON true
@@ -45,30 +45,22 @@ ORDER BY s.position DESC LIMIT 1
 -- name: append
 -- In one sorted order, so that two batches do not wait for each other in a circle.
 INSERT INTO reservation.states (
-  stream_name, position, message_id, category, global_position, base, state, given, outputs,
-  outputs_hash)
+  stream_name, position, message_id, category, global_position, base, state, given, outputs)
 SELECT i.stream_name, i.position, i.message_id, i.category, i.global_position, i.base,
-       i.state::json, i.given::json, i.outputs::json, i.outputs_hash
+       i.state::json, i.given::json, i.outputs::json
 FROM unnest(
   %(streams)s::text[], %(positions)s::bigint[], %(messages)s::uuid[], %(categories)s::text[],
   %(global_positions)s::bigint[], %(bases)s::bigint[], %(states)s::text[], %(given)s::text[],
-  %(outputs)s::text[], %(hashes)s::text[]
-) AS i(stream_name, position, message_id, category, global_position, base, state, given, outputs,
-       outputs_hash)
+  %(outputs)s::text[]
+) AS i(stream_name, position, message_id, category, global_position, base, state, given, outputs)
 ORDER BY i.stream_name COLLATE "C", i.position
-
--- name: publish
-UPDATE reservation.states AS s
-SET published = true
-FROM unnest(%(streams)s::text[], %(positions)s::bigint[]) AS i(stream_name, position)
-WHERE s.stream_name = i.stream_name AND s.position = i.position AND NOT s.published
 
 -- name: lock_clean_up
 SELECT pg_try_advisory_xact_lock(message_store.hash_64(%s))
 
 -- name: clean_up
 -- What goes is found again by where it is stored: by its key the planner may look for it in all there
--- is. Nothing changes it meanwhile, because it is published, and only one process cleans up at a time.
+-- is. Nothing changes it meanwhile, and only one process cleans up at a time.
 WITH cuts AS MATERIALIZED (
   SELECT stream_name, position
   FROM reservation.state_cuts(

@@ -1,4 +1,4 @@
-"""The stored versions of states: finding those of messages, reading, appending, marking.
+"""The stored versions of states: finding those of messages, reading, appending.
 
 Their streams are not in the log but in the table ``reservation.states``, because versions are
 removed after a while. Nothing is removed from the log: its positions have no gaps, its readers
@@ -16,7 +16,6 @@ from psycopg import errors as pg
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.state_based.delta import apply
-from reservation.idempotence.strategy import FirstHandling
 from reservation.messages import stream_name
 from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.error_translation import translated
@@ -31,11 +30,7 @@ def state_category(component: str) -> str:
 
 
 def state_stream(entity_stream: str) -> str:
-    """Return the stream of an entity's states: ``range:state-1`` for ``range-1``.
-
-    Raises:
-        StreamNameError: the name is longer than an index takes.
-    """
+    """Return the stream of an entity's states: ``range:state-1`` for ``range-1``."""
     category = stream_name.category(entity_stream)
     return stream_name.check(state_category(category) + entity_stream[len(category) :])
 
@@ -54,7 +49,6 @@ class Version:
         state: JSON text: the whole state, or the fields in which it differs from the one before.
         given: JSON text of the `HandlerInputs` of the handler.
         outputs: JSON text of what it published.
-        outputs_hash: the digest of that.
     """
 
     stream_name: str
@@ -66,7 +60,23 @@ class Version:
     state: str
     given: str
     outputs: str
-    outputs_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstHandling:
+    """What is stored of the first handling of a message.
+
+    Attributes:
+        stream_name: the stream with the version of the state that it made.
+        position: the position of that version.
+        given: JSON text of the `HandlerInputs` of the handler.
+        outputs: JSON text of what it published.
+    """
+
+    stream_name: str
+    position: int
+    given: str
+    outputs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +112,10 @@ class States:
     """The stored versions, in the transaction that a connection is in."""
 
     def __init__(self, connection: Connection[Any]) -> None:
-        """Prepare; the connection is the caller's, and committing too."""
         self._connection = connection
 
     def look(self, wanted: Sequence[tuple[str, str]]) -> list[StreamStates]:
-        """Return what is stored for messages, in one statement.
-
-        Args:
-            wanted: the stream of the state that each is for, and its id.
-        """
+        """Return what is stored for messages, in one statement."""
         rows = self._execute(
             "look",
             streams=TextArray([stream for stream, _ in wanted]),
@@ -153,12 +158,7 @@ class States:
         return next((state.text for state in found.values()), None)
 
     def append(self, versions: Sequence[Version]) -> None:
-        """Store versions, in one statement.
-
-        Raises:
-            ExpectedVersionError: another transaction stored one of these positions first, or a
-                version of one of these messages.
-        """
+        """Store versions, in one statement."""
         if versions:
             self._execute(
                 "append",
@@ -171,16 +171,6 @@ class States:
                 states=TextArray([version.state for version in versions]),
                 given=TextArray([version.given for version in versions]),
                 outputs=TextArray([version.outputs for version in versions]),
-                hashes=TextArray([version.outputs_hash for version in versions]),
-            )
-
-    def publish(self, versions: Sequence[tuple[str, int]]) -> None:
-        """Mark versions as published, by their streams and positions, in one statement."""
-        if versions:
-            self._execute(
-                "publish",
-                streams=TextArray([stream for stream, _ in versions]),
-                positions=IntArray([position for _, position in versions]),
             )
 
     # Any: what a query takes.

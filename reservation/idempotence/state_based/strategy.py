@@ -1,15 +1,15 @@
 """State-based consistent messaging: a duplicate is handled again, on the state as it was before.
 
-The state is stored as versions in a stream, each with the id of the message that made it, before
-anything is published. A message with a version has been handled. It is handled again on the state
-before its first handling. The state is not stored again, and the same outputs are published again
-under the same ids, which the store recognizes. So a crash between the two commits loses no output,
-and neither a redelivery nor a later message changes an output. (Source:
-Tomek Masternak and Szymon Pobiega, *Exactly once*, "State-based consistent messaging".)
+The state is stored as versions in a stream, each with the id of the message that made it, in the
+transaction that writes the outputs. A message with a version has been handled. It is handled again
+on the state before its first handling. The state is not stored again, and the same outputs are
+written again under the same ids, which the store recognizes. So neither a redelivery nor a later
+message changes an output. (Source: Tomek Masternak and Szymon Pobiega, *Exactly once*, "State-based
+consistent messaging".)
 
 Handlers have to be deterministic. Ids, random numbers and the time come from the `Context` and are
-kept with the version. If a second handling has another result nevertheless, the stored outputs are
-published, and an error is logged.
+kept with the version. If a second handling has another result nevertheless, the first one stands,
+and an error is logged.
 
 A reissue under a new id is a new message. Side effects of a handler other than its state and its
 outputs happen at every handling.
@@ -17,7 +17,7 @@ outputs happen at every handling.
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,7 @@ from reservation.idempotence.state_based.check import StateCheck
 from reservation.idempotence.state_based.states import state_category
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.serialization import codec
+from reservation.serialization.immutability import never_changes
 
 Form = Literal["whole", "delta"]
 
@@ -38,7 +39,7 @@ class StateBased(Strategy):
 
     ``@component.handle(FireAt, once=StateBased())`` calls ``handler(command, state, context)``,
     where the state is an instance of the component's entity, a dataclass. What the handler changes
-    in it is stored; what it returns, or writes with the context, is published after that.
+    in it is stored with what it returns, or writes with the context.
 
     Attributes:
         state: what a version holds: the "whole" state, or as a "delta" the fields that changed,
@@ -47,20 +48,23 @@ class StateBased(Strategy):
             None keeps them for ever.
     """
 
-    state: Form = "whole"
-    window: timedelta | None = None
+    # All handlers of a component share its states, so all these strategies share one check.
+    state: Form = field(default="whole", compare=False)
+    window: timedelta | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.state not in get_args(Form):
             raise DeclarationError(
                 f"A version holds the 'whole' state or a 'delta', not {self.state!r}"
             )
+        if self.window is not None and not isinstance(self.window, timedelta):
+            raise DeclarationError(f"StateBased: window={self.window!r} is not a timedelta")
         if self.window is not None and self.window <= timedelta(0):
             raise DeclarationError(f"The window of StateBased is longer than 0, not {self.window}")
 
     @property
-    def two_phase(self) -> bool:
-        """Whether this is a two-phase strategy: it is."""
+    def keeps_state(self) -> bool:
+        """Whether handlers change a state that is kept, and are called again for a duplicate."""
         return True
 
     @property
@@ -76,7 +80,8 @@ class StateBased(Strategy):
         """Make sure that the component's entity can be kept as a state.
 
         Raises:
-            DeclarationError: there is none, or it is no dataclass or has no form in JSON.
+            DeclarationError: there is none, or it is no dataclass, cannot be changed, or has no
+                form in JSON.
         """
         del command
         if entity is None or not dataclasses.is_dataclass(entity):
@@ -84,6 +89,12 @@ class StateBased(Strategy):
             raise DeclarationError(
                 f"{component}: StateBased keeps a dataclass, and the entity is {name}; decorate it "
                 f"with @dataclass, or choose another strategy"
+            )
+        if never_changes(entity):
+            raise DeclarationError(
+                f"{component}: with StateBased a handler changes the entity, and a "
+                f"{entity.__name__} cannot be changed; leave frozen=True out, or choose another "
+                f"strategy"
             )
         try:
             codec.encode(entity())

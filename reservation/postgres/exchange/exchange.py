@@ -40,20 +40,7 @@ BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 def exchange(
     connection: Connection[Any], requests: Sequence[Request], *, commits: bool = False
 ) -> list[Answer]:
-    """Send statements, and return their answers; one after the other where none are kept.
-
-    Args:
-        connection: in a transaction, unless there is only one statement.
-        requests: the statements, in their order.
-        commits: whether to commit the transaction of `transaction_of` with them, if none fails.
-            What the transaction must not be committed without has to be a statement that fails:
-            answers are checked too late. Where statements are not sent together, the end of the
-            block commits.
-
-    Raises:
-        psycopg.Error: a statement failed, and its request says nothing else; those after it were
-            not run.
-    """
+    """Send statements, and return their answers; one after the other where none are kept."""
     if not keeps_statements(connection):
         answers = []
         for request in requests:
@@ -73,11 +60,6 @@ def send(
     """Send statements and the commit of the transaction of `transaction_of`, without waiting.
 
     Until the answers are taken the connection can do nothing else.
-
-    Args:
-        connection: in such a transaction.
-        requests: the statements, in their order; as for `exchange` with ``commits``.
-        then: what is asked after the commit, and may fail; None for nothing.
     """
     sent = [Sending(connection, request) for request in requests]
     later = None if then is None else Sending(connection, then)
@@ -95,16 +77,6 @@ class Beginning:
     def __init__(
         self, connection: KeepingConnection, requests: Sequence[Request], *, commits: bool = False
     ) -> None:
-        """Prepare; nothing is sent yet.
-
-        Args:
-            connection: in autocommit, and in no transaction.
-            requests: the statements, in their order.
-            commits: whether the transaction is committed with them, if none fails.
-
-        Raises:
-            StoreError: the connection is set to another encoding than UTF-8.
-        """
         check_encoding(connection)
         self.connection = connection
         self._requests = [BEGIN, *requests]
@@ -124,11 +96,7 @@ class Beginning:
         )
 
     def answers(self) -> list[Answer]:
-        """Send the statements, unless that was done, and return their answers.
-
-        Raises:
-            psycopg.Error: a statement failed, or the commit did.
-        """
+        """Send the statements, unless that was done, and return their answers."""
         sent, self._sent = self._sent, None
         if sent is not None:
             return sent.answers()[1:]
@@ -173,12 +141,7 @@ class Sent(Unanswered):
             self._connection.pgconn.consume_input()
 
     def answers(self) -> list[Answer]:
-        """Wait for the answers, and return those of the statements before the commit.
-
-        Raises:
-            psycopg.Error: a statement failed, and its request says nothing else; those after it
-                were not run.
-        """
+        """Wait for the answers, and return those of the statements before the commit."""
         connection = self._connection
         connection.sent = None
         with _in_pipeline(connection):

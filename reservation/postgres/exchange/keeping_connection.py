@@ -9,6 +9,7 @@ from psycopg import Connection
 from psycopg.pq import PipelineStatus
 
 from reservation.postgres.arrays import register_arrays
+from reservation.postgres.exchange.guarded_cursor import GuardedCursor
 
 # The names of the statements that a connection has prepared, by their texts and types.
 Names = dict[tuple[bytes, tuple[int, ...]], bytes]
@@ -30,7 +31,6 @@ class Unanswered:
     """
 
     def __init__(self) -> None:
-        """Nobody has tried yet."""
         self.was_disturbed = False
 
 
@@ -49,8 +49,8 @@ class KeepingConnection(Connection[Any]):
 
     # Any: what psycopg makes a connection of.
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `Connection`."""
         super().__init__(*arguments, **options)
+        self.cursor_factory = GuardedCursor
         self.prepared: Names = {}
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
@@ -60,31 +60,19 @@ class KeepingConnection(Connection[Any]):
 
     # Any: what psycopg's generators give.
     def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Wait for what psycopg has sent; refused while answers are to be taken.
-
-        Raises:
-            ProgrammingError: they are.
-        """
+        """Wait for what psycopg has sent; refused while answers are to be taken."""
         if self.sent is not None:
             self.sent.was_disturbed = True
             raise psycopg.ProgrammingError("the connection is in use for what was sent before")
         return super().wait(*arguments, **options)
 
     def commit(self) -> None:
-        """Commit; refused in `transaction_of`, whose end that is.
-
-        Raises:
-            ProgrammingError: the transaction is not the caller's.
-        """
+        """Commit; refused in `transaction_of`, whose end that is."""
         self._refuse("commit")
         super().commit()
 
     def rollback(self) -> None:
-        """Roll back; refused in `transaction_of`, whose end that is.
-
-        Raises:
-            ProgrammingError: the transaction is not the caller's.
-        """
+        """Roll back; refused in `transaction_of`, whose end that is."""
         self._refuse("rollback")
         super().rollback()
 
@@ -102,6 +90,13 @@ def keeps_statements(connection: Connection[Any]) -> TypeGuard[KeepingConnection
     """
     in_pipeline = connection.pgconn.pipeline_status != PipelineStatus.OFF
     return isinstance(connection, KeepingConnection) and not in_pipeline
+
+
+def was_closed(connection: Connection[Any]) -> bool:
+    """Return whether a connection was closed by this process, and not lost."""
+    # None once libpq's own `finish` was called.
+    is_there = getattr(connection.pgconn, "pgconn_ptr", None) is not None
+    return connection.closed and not (connection.broken and is_there)
 
 
 def awaits_answers(connection: Connection[Any]) -> bool:

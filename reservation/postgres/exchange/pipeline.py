@@ -123,11 +123,7 @@ def flushed(pgconn: PGconn) -> PQGen[None]:
 
 
 def results_up_to_sync(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """Take the results of what was sent up to a synchronization.
-
-    Raises:
-        Error: the connection was lost; what the server said last, if it said why.
-    """
+    """Take the results of what was sent up to a synchronization."""
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():

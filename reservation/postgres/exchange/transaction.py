@@ -20,17 +20,7 @@ from reservation.postgres.sqlstates import Fault, fault_at_commit, fault_of
 def transaction_of(
     connection: Connection[Any], requests: Sequence[Request] | Beginning = ()
 ) -> Iterator[list[Answer]]:
-    """Run a block in a transaction, whose first statements are sent with its begin.
-
-    Args:
-        connection: in autocommit, and in no transaction.
-        requests: the first statements, whose answers are given to the block; or the beginning with
-            them, which may have been sent.
-
-    Raises:
-        psycopg.Error: a statement failed, or the commit did.
-        StoreError: a former transaction has set the connection to another encoding than UTF-8.
-    """
+    """Run a block in a transaction, whose first statements are sent with its begin."""
     check_encoding(connection)
     if not isinstance(connection, KeepingConnection):
         assert not isinstance(requests, Beginning)  # noqa: S101  it has such a connection
@@ -54,18 +44,7 @@ def transaction_of(
 
 
 def run_transaction(beginning: Beginning) -> list[Answer] | None:
-    """Run a transaction of which all is sent at once; or take its answers, if it was sent.
-
-    Args:
-        beginning: all of it, with the commit.
-
-    Returns:
-        The answers; None if the server refused what the statements carry, and nothing is written.
-
-    Raises:
-        psycopg.Error: another error, after which nothing is written either, unless the connection
-            was lost.
-    """
+    """Run a transaction of which all is sent at once; or take its answers, if it was sent."""
     connection = beginning.connection
     connection.end = End.OPEN
     try:

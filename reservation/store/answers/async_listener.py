@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import psycopg
@@ -20,6 +22,7 @@ from psycopg import AsyncConnection, Notify, sql
 from reservation.errors import ReservationError
 from reservation.postgres.connection import connect_async
 from reservation.postgres.error_translation import translated
+from reservation.postgres.finishing import finished
 from reservation.postgres.pooler import is_pooled_async
 from reservation.postgres.queries import load_queries
 from reservation.store.answers.listeners import APPLICATION_NAME, address_of
@@ -28,11 +31,14 @@ from reservation.store.notifications import RETRY
 _QUERIES = load_queries("reservation.store", "notifications.sql")
 
 
+# Gives a connection.
+Connected = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
+
+
 class AsyncListener:
     """Wakes tasks that wait for messages of a category."""
 
     def __init__(self) -> None:
-        """Begin without a connection; it is opened when the first task waits."""
         self._connection: AsyncConnection[Any] | None = None
         self._lock = asyncio.Lock()
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
@@ -40,24 +46,16 @@ class AsyncListener:
         self._leaving: set[asyncio.Task[None]] = set()
         self._try_at = 0.0
 
-    async def enter(self, category: str, connection: AsyncConnection[Any]) -> asyncio.Event | None:
+    async def enter(self, category: str, connected: Connected) -> asyncio.Event | None:
         """Begin to wait for a category; the event is set at each notice.
 
         What was written before is not noticed, so look once more before waiting.
-
-        Args:
-            category: the category.
-            connection: another one to the same database, in autocommit.
-
-        Returns:
-            The event, to be given to `leave`; None if there is no connection to listen on now.
         """
         woken = asyncio.Event()
         self._waiting[category].add(woken)
         try:
-            async with self._lock:
-                if await self._expects(category, connection):
-                    return woken
+            if await finished(self._begin(category, connected)):
+                return woken
         except BaseException:
             self.leave(category, woken)
             raise
@@ -65,12 +63,7 @@ class AsyncListener:
         return None
 
     def leave(self, category: str, woken: asyncio.Event) -> None:
-        """Wait no longer.
-
-        Args:
-            category: the category.
-            woken: what `enter` returned for it.
-        """
+        """Wait no longer."""
         self._waiting[category].discard(woken)
         if not self._waiting[category]:
             task = asyncio.ensure_future(self._forget(category))
@@ -79,10 +72,18 @@ class AsyncListener:
 
     async def close(self) -> None:
         """Close the connection; who still waits polls from now on."""
+        await finished(self._close())
+
+    async def _close(self) -> None:
         if self._leaving:
             await asyncio.gather(*self._leaving, return_exceptions=True)
         async with self._lock:
             await self._lose()
+
+    async def _begin(self, category: str, connected: Connected) -> bool:
+        async with connected() as connection, self._lock:
+            # Who began it may have been cancelled.
+            return bool(self._waiting.get(category)) and await self._expects(category, connection)
 
     async def _expects(self, category: str, connection: AsyncConnection[Any]) -> bool:
         """Let writers of a category give notice; return False if that is not possible now."""

@@ -25,19 +25,7 @@ async def wait_async(
     *,
     has_pool: bool,
 ) -> Outcome:
-    """Ask until it is decided what became of a command, or the time is over.
-
-    Args:
-        question: the question.
-        timeout: how long at most, in seconds.
-        run: runs a statement, on the connection of the store or on one of its pool.
-        connected: gives such a connection.
-        listener: that of the store.
-        has_pool: whether the store has a pool.
-
-    Raises:
-        StoreError: the store's connection is in a transaction, or would begin one.
-    """
+    """Ask until it is decided what became of a command, or the time is over."""
     pace = Pace(timeout)
     if not has_pool:
         async with connected() as connection:
@@ -51,8 +39,7 @@ async def wait_async(
             if answer.outcome.is_settled or pace.is_over:
                 return answer.outcome
             if answer.notices and woken is None:
-                async with connected() as connection:
-                    woken = await listener.enter(question.category, connection)
+                woken = await listener.enter(question.category, connected)
                 if woken is not None:
                     continue
             pause = pace.pause(notices=answer.notices and woken is not None)

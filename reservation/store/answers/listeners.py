@@ -17,22 +17,14 @@ APPLICATION_NAME = "reservation-wait"
 
 
 def address_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:
-    """Return the address of another connection to the same database.
-
-    Args:
-        connection: an open connection.
-    """
+    """Return the address of another connection to the same database."""
     known = connection.info.get_parameters()
     password = connection.info.password
     return conninfo.make_conninfo(**known, **({"password": password} if password else {}))
 
 
 def check_free(connection: Connection[Any] | AsyncConnection[Any]) -> None:
-    """Refuse to wait on a connection in a transaction, which may hold what is waited for.
-
-    Raises:
-        StoreError: it is in one, or would begin one.
-    """
+    """Refuse to wait on a connection in a transaction, which may hold what is waited for."""
     in_transaction = connection.info.transaction_status is not TransactionStatus.IDLE
     if in_transaction or not connection.autocommit:
         raise StoreError(
@@ -49,7 +41,6 @@ class Listeners:
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._idle: dict[str, list[Notices]] = {}
         self._lock = threading.Lock()
         self._try_at = 0.0
@@ -57,12 +48,7 @@ class Listeners:
         weakref.finalize(self, _close, self._idle)
 
     def take(self, category: str, connection: Connection[Any]) -> Notices | None:
-        """Return a listener for a category; None if there cannot be one now.
-
-        Args:
-            category: the category whose messages are waited for.
-            connection: one to the same database, in autocommit.
-        """
+        """Return a listener for a category; None if there cannot be one now."""
         with self._lock:
             idle = self._idle.get(category)
             if idle:
@@ -80,13 +66,7 @@ class Listeners:
         return None
 
     def give_back(self, category: str, listener: Notices, *, keep: bool) -> None:
-        """Take a listener back whose thread waits no longer.
-
-        Args:
-            category: its category.
-            listener: the listener.
-            keep: whether to keep it for another.
-        """
+        """Take a listener back whose thread waits no longer."""
         listener.leave()
         if not keep or listener.missing is not None:
             listener.close()

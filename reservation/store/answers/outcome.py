@@ -1,11 +1,13 @@
 """What became of a command."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
+from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
 
 OutcomeState = Literal["unknown", "pending", "handled", "rejected", "conflict", "dead", "expired"]
+Event = TypeVar("Event", bound=DataclassInstance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,23 @@ class Outcome:
             knows their class, else as they are stored. Pseudo events and rejections are left out.
         reason: why it was rejected or is dead; None in other states.
         stored_events: the same events and those that are left out, as they are stored.
+        corrected: whether an operator gave other data for the command to be handled with.
     """
 
     state: OutcomeState
     message: StoredMessage | None = None
-    # Any: a component's events are of classes of its own.
-    events: tuple[Any, ...] = ()
+    events: tuple[DataclassInstance | StoredMessage, ...] = ()
     reason: str | None = None
     stored_events: tuple[StoredMessage, ...] = ()
+    corrected: bool = False
+
+    def events_of(self, class_: type[Event]) -> tuple[Event, ...]:
+        """Return the events of one class, in order.
+
+        Args:
+            class_: the class; one that the component does not know has none.
+        """
+        return tuple(event for event in self.events if isinstance(event, class_))
 
     @property
     def is_settled(self) -> bool:

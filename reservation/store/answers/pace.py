@@ -14,14 +14,6 @@ class Pace:
     """
 
     def __init__(self, timeout: float) -> None:
-        """Begin to wait.
-
-        Args:
-            timeout: how long at most, in seconds.
-
-        Raises:
-            StoreError: it is no time.
-        """
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
             raise StoreError(
                 f"A timeout of {timeout!r} is no time to wait; give it in seconds, 0 or more"
@@ -35,11 +27,7 @@ class Pace:
         return time.monotonic() >= self._until
 
     def pause(self, *, notices: bool) -> float:
-        """Return how long to wait until the next question, in seconds.
-
-        Args:
-            notices: whether a notice ends the pause.
-        """
+        """Return how long to wait until the next question, in seconds."""
         now = time.monotonic()
         least, share, most = (0.1, 0.5, 1.0) if notices else (0.01, 0.2, 0.5)
         return max(0.0, min(max(least, (now - self._began) * share), most, self._until - now))

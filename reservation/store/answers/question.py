@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from reservation.errors import StoreError
+from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.answers.outcome import Outcome
@@ -36,14 +37,14 @@ class Question:
         category: the category in which the effect of the command shows.
         asked: what is sent to the server, see ``sql/reservation/answers.sql``.
         decode: returns a stored event, decoded if its class is known.
-        is_same: takes the command that stands, and the texts of what it was corrected from and to;
+        is_same: takes the command that stands, and the texts that it was sent and handled with;
             returns whether it says the same as the one that is asked about.
     """
 
     about: str
     category: str
     asked: dict[str, Any]
-    decode: Callable[[StoredMessage], object]
+    decode: Callable[[StoredMessage], DataclassInstance | StoredMessage]
     is_same: Callable[[StoredMessage, Sequence[str]], bool]
 
     def statement(self) -> Statement[Answer]:
@@ -53,14 +54,15 @@ class Question:
         )
 
     def _answer(self, rows: Sequence[tuple[Any, ...]]) -> Answer:
-        (state, reason, contents, notices, *standing), *others = rows
+        (state, reason, corrected, contents, notices, *standing), *others = rows
         message = None if standing[0] is None else StoredMessage(*standing)
         # Only what stands under a key has been compared with others, and has contents.
         if message is not None and contents is not None and not self.is_same(message, contents):
             return Answer(Outcome("conflict", message), bool(notices))
-        stored = tuple(StoredMessage(*row[4:]) for row in others)
+        stored = tuple(StoredMessage(*row[5:]) for row in others)
         events = tuple(self.decode(event) for event in stored if event.type != PSEUDO_EVENT)
-        return Answer(Outcome(state, message, events, reason, stored), bool(notices))
+        outcome = Outcome(state, message, events, reason, stored, bool(corrected))
+        return Answer(outcome, bool(notices))
 
 
 class Questioned(Protocol):
@@ -73,15 +75,7 @@ class Questioned(Protocol):
 
 
 def question_of(command: object, component: Questioned | None) -> Question:
-    """Return the question that a caller of `MessageStore.outcome` means.
-
-    Args:
-        command: a command, or a question.
-        component: makes the question about a command; not needed for a question.
-
-    Raises:
-        StoreError: there is a command and no component.
-    """
+    """Return the question that a caller of `MessageStore.outcome` means."""
     if isinstance(command, Question):
         return command
     if component is None:

@@ -23,20 +23,7 @@ def wait(
     *,
     has_pool: bool,
 ) -> Outcome:
-    """Ask until it is decided what became of a command, or the time is over.
-
-    Args:
-        question: the question.
-        timeout: how long at most, in seconds.
-        run: runs a statement, on the connection of the store or on one of its pool.
-        connected: gives such a connection.
-        listeners: those of the store.
-        has_pool: whether the store has a pool. A listener is kept for others that wait then, until
-            the store is closed; a store on a connection need not be closed.
-
-    Raises:
-        StoreError: the store's connection is in a transaction, or would begin one.
-    """
+    """Ask until it is decided what became of a command, or the time is over."""
     pace = Pace(timeout)
     if not has_pool:  # a pool commits after each statement
         with connected() as connection:

@@ -48,24 +48,31 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE, SELECT ON SEQUENCE message_store.messages_global_position_seq TO {role};
 GRANT SELECT ON
-  reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
-  reservation.finding_decisions, reservation.letter_decisions
+  reservation.versions, reservation.store_identity, reservation.finding_decisions,
+  reservation.letter_decisions, reservation.dead_letters
 TO {role};
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO {role};
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.leases,
-  reservation.dead_letters
+  reservation.groups, reservation.positions, reservation.members, reservation.leases
 TO {role};
+GRANT INSERT (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
+  attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback,
+  key_fields
+), UPDATE (
+  message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
+  next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback, key_fields
+) ON reservation.dead_letters TO {role};
 GRANT DELETE ON reservation.members TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
-  reservation.states, reservation.state_horizons
+  reservation.state_horizons
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
-GRANT DELETE ON reservation.states TO {role};
+GRANT SELECT, INSERT, DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};
@@ -73,11 +80,11 @@ TO {role};
 -- name: operator
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
-  message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
-  reservation.dead_letters, reservation.corrections, reservation.finding_decisions,
-  reservation.letter_decisions, reservation.scheduled
+  message_store.messages, reservation.versions, reservation.store_identity,
+  reservation.dead_letters, reservation.finding_decisions, reservation.letter_decisions,
+  reservation.scheduled
 TO {role};
-GRANT UPDATE (cancelled_at) ON reservation.scheduled TO {role};
+GRANT UPDATE (cancelled_at, dead_at, attempts, attempt_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding_decisions TO {role};
 GRANT INSERT (

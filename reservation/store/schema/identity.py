@@ -16,17 +16,6 @@ def store_id(connection: Connection[Any]) -> uuid.UUID | None:
 
     A dump, a physical copy and a replica keep it, so two databases may have the same. ``store
     detach`` removes it with the schema; ``store attach`` makes another.
-
-    Args:
-        connection: of a role that may read the store: a consumer's or an auditor's.
-
-    Returns:
-        None for a store that has no schema ``reservation``.
-
-    Raises:
-        SchemaError: there is no message store, it has another version than this package works with,
-            or its identity is missing.
-        StoreError: the role may not read it.
     """
     if not is_attached(connection):
         return None

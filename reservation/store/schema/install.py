@@ -2,9 +2,6 @@
 
 `install` makes what is missing. `attach` and `detach` are for a database that Message DB set up:
 they add and remove the schema ``reservation`` and change nothing else.
-
-The schema is upgraded before the programs. Those of a former version, from 11, go on on it: tables
-and functions keep what these use, and the rights on them.
 """
 
 from dataclasses import dataclass
@@ -16,16 +13,16 @@ from psycopg import errors as pg
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
-from reservation.store.schema.missing_rights import known_roles, renew_rights
+from reservation.store.schema.category_lock import refuse_replaced_lock
+from reservation.store.schema.missing_rights import KnownRole, known_roles, renew_rights
+from reservation.store.schema.notice_trigger import may_switch, notices_given, switch_notices
 from reservation.store.schema.scripts import (
-    BREAKING,
-    FIRST_TO_GO_ON,
     FUNCTION_SCRIPTS,
     MESSAGE_STORE_SCRIPTS,
     MESSAGE_STORE_VERSION,
     MIGRATIONS,
     REPLACEABLE_SCRIPTS,
-    SCHEMA_VERSION,
+    Migrations,
     function_names,
     script_text,
 )
@@ -48,6 +45,7 @@ class Installed:
         to_version: its version now.
         restored: how many functions were missing from the schema ``reservation``, although it had
             that version, and were made again.
+        notices: whether writers wake up waiting consumers, afterwards.
     """
 
     message_store: bool
@@ -55,6 +53,7 @@ class Installed:
     from_version: int | None
     to_version: int
     restored: int = 0
+    notices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +74,21 @@ class Detached:
     scheduled: int = 0
 
 
-def install(connection: Connection[Any]) -> Installed:
+def install(connection: Connection[Any], *, migrations: Migrations = MIGRATIONS) -> Installed:
     """Install what is missing, and upgrade what an older version of this package installed.
 
-    A schema ``message_store`` that Message DB made is left as it is.
+    A schema ``message_store`` that Message DB made is left as it is. In one of our own, a new
+    schema ``reservation`` comes with notices of new messages; one that is upgraded keeps what was
+    chosen.
 
     Args:
         connection: of a role that may create schemas; not inside a transaction.
+        migrations: the scripts that lead to the version of this package.
 
     Raises:
         SchemaError: the database was set up by a newer version of this package, or has the schema
-            ``reservation`` without a message store.
+            ``reservation`` without a message store; or its function ``acquire_lock`` was replaced
+            by one that does not lock the category of a stream.
         StoreError: the role may not create what is needed.
     """
     with translated(), connection.transaction():
@@ -95,55 +98,56 @@ def install(connection: Connection[Any]) -> Installed:
             _refuse_positions_of_another_log(connection)
             for script in MESSAGE_STORE_SCRIPTS:
                 _run(connection, "message_store", script)
-        before, restored = _add_reservation(connection)
-        is_older = before is None or before < SCHEMA_VERSION
-        if not makes_message_store and is_older and _is_ours(connection):
+        else:
+            refuse_replaced_lock(connection)
+        before, restored = _add_reservation(connection, migrations)
+        if not makes_message_store and before != migrations.version and _is_ours(connection):
             for script in REPLACEABLE_SCRIPTS:
                 _run(connection, "message_store", script)
+        if before is None and _is_ours(connection) and may_switch(connection):
+            switch_notices(connection, on=True)
         return Installed(
             message_store=makes_message_store,
             message_store_version=str(_message_store_version(connection)),
             from_version=before,
-            to_version=max(SCHEMA_VERSION, before or 0),
+            to_version=migrations.version,
             restored=restored,
+            notices=notices_given(connection),
         )
 
 
-def attach(connection: Connection[Any]) -> Installed:
+def attach(connection: Connection[Any], *, migrations: Migrations = MIGRATIONS) -> Installed:
     """Add the schema ``reservation`` to an existing message store, and change nothing else.
 
     Args:
         connection: of a role that may create schemas and write to the store; not inside a
             transaction.
+        migrations: as in `install`.
 
     Raises:
-        SchemaError: there is no message store, or it is not Message DB 1.3.0's; or a newer version
-            of this package was attached.
+        SchemaError: there is no message store, or it is not Message DB 1.3.0's; or its function
+            ``acquire_lock`` was replaced by one that does not lock the category of a stream; or a
+            newer version of this package was attached.
         StoreError: the role may not create what is needed.
     """
     with translated(), connection.transaction():
         begin_change(connection)
         _check_message_store(connection)
         _check_may_use_messages(connection)
-        before, restored = _add_reservation(connection)
+        refuse_replaced_lock(connection)
+        before, restored = _add_reservation(connection, migrations)
         return Installed(
             message_store=False,
             message_store_version=MESSAGE_STORE_VERSION,
             from_version=before,
-            to_version=max(SCHEMA_VERSION, before or 0),
+            to_version=migrations.version,
             restored=restored,
+            notices=notices_given(connection),
         )
 
 
 def attached(connection: Connection[Any]) -> Detached:
-    """Return what `detach` would remove.
-
-    Args:
-        connection: of a role that may read the schema.
-
-    Raises:
-        SchemaError: the schema ``reservation`` is not this package's, or is newer.
-    """
+    """Return what `detach` would remove."""
     with translated():
         if not _exists(connection, "reservation.versions"):
             rows = connection.execute("SELECT to_regnamespace('reservation')").fetchall()
@@ -154,10 +158,8 @@ def attached(connection: Connection[Any]) -> Detached:
                 )
             return Detached(None)
         version = _version(connection)
-        _refuse_newer(connection, version)
-        scheduled = 0
-        if _exists(connection, "reservation.scheduled"):  # since version 19
-            ((scheduled,),) = connection.execute(_QUERIES["scheduled"]).fetchall()
+        _refuse_newer(version, MIGRATIONS)
+        ((scheduled,),) = connection.execute(_QUERIES["scheduled"]).fetchall()
         return Detached(
             version,
             tuple(connection.execute(_QUERIES["positions"])),
@@ -203,34 +205,25 @@ def detach(connection: Connection[Any]) -> Detached:
         return removed
 
 
-def check_installed(connection: Connection[Any]) -> None:
-    """Make sure that the database holds the schemas in the version that this package works with.
-
-    Raises:
-        SchemaError: it does not; the message names the command to run.
-    """
-    if not is_attached(connection):
+def check_installed(connection: Connection[Any], *, migrations: Migrations = MIGRATIONS) -> None:
+    """Make sure that the database holds the schemas in the version that this package works with."""
+    if not is_attached(connection, migrations=migrations):
         raise SchemaError(
             f"The message store in database {connection.info.dbname!r} lacks the schema "
             f"reservation; {INSTALL_HINT}"
         )
 
 
-def is_attached(connection: Connection[Any]) -> bool:
-    """Return whether a message store has the schema ``reservation`` beside it.
-
-    Raises:
-        SchemaError: there is no message store, or one of the two has another version than this
-            package works with.
-    """
+def is_attached(connection: Connection[Any], *, migrations: Migrations = MIGRATIONS) -> bool:
+    """Return whether a message store has the schema ``reservation`` beside it."""
     with translated():
         _check_message_store(connection)
         version = _version(connection)
-        _refuse_newer(connection, version)
-    if version is not None and version < SCHEMA_VERSION:
+        _refuse_newer(version, migrations)
+    if version is not None and version < migrations.version:
         raise SchemaError(
             f"The schema reservation in database {connection.info.dbname!r} has version "
-            f"{version}, this package needs {SCHEMA_VERSION}; {INSTALL_HINT}"
+            f"{version}, this package needs {migrations.version}; {INSTALL_HINT}"
         )
     return version is not None
 
@@ -260,38 +253,33 @@ def _is_ours(connection: Connection[Any]) -> bool:
     return bool(row and row[0])
 
 
-def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
-    """Bring schema ``reservation`` to this package's version.
-
-    Returns:
-        The version that it had, and how many of its functions were missing nevertheless.
-    """
+def _add_reservation(connection: Connection[Any], migrations: Migrations) -> tuple[int | None, int]:
+    """Bring schema ``reservation`` to the last version."""
     before = _version(connection)
-    _refuse_newer(connection, before)
-    if before is not None and before > SCHEMA_VERSION:
-        return before, 0  # its functions are newer than those of this package
-    goes_on = before is not None and before >= FIRST_TO_GO_ON
-    roles = known_roles(connection) if goes_on else []
-    if before is None:
-        _run(connection, "reservation", "schema")
-    functions = {name for (name,) in connection.execute(_QUERIES["functions"])}
+    _refuse_newer(before, migrations)
     missing = 0
-    if before != SCHEMA_VERSION:
-        for version, script in sorted(MIGRATIONS.items()):
-            if version > (before or 0):
-                _run(connection, "reservation", script)
-                refuses_former = version <= FIRST_TO_GO_ON or version in BREAKING
-                record = "record_version" if refuses_former else "record_upgrade"
-                connection.execute(_QUERIES[record], [version])
-        if before is None:
-            _run(connection, "reservation", "known_corrections")
+    if before == migrations.version:
+        missing = len(function_names() - _functions(connection))
+        if not missing:
+            return before, 0
+    roles: list[KnownRole] = []
+    if before is None:
+        _run(connection, "reservation", "tables")
+        connection.execute(_QUERIES["record_version"], [1])
     else:
-        missing = len(function_names() - functions)
-    if before != SCHEMA_VERSION or missing:
-        for script in FUNCTION_SCRIPTS:
-            _run(connection, "reservation", script)
-        renew_rights(connection, roles, functions)
+        roles = known_roles(connection)
+    functions = _functions(connection)
+    for version, script in migrations.after(before or 1):
+        connection.execute(script)
+        connection.execute(_QUERIES["record_version"], [version])
+    for name in FUNCTION_SCRIPTS:
+        _run(connection, "reservation", name)
+    renew_rights(connection, roles, functions)
     return before, missing
+
+
+def _functions(connection: Connection[Any]) -> set[str]:
+    return {name for (name,) in connection.execute(_QUERIES["functions"])}
 
 
 def _check_message_store(connection: Connection[Any]) -> None:
@@ -329,15 +317,11 @@ def _refuse_running(connection: Connection[Any]) -> None:
         )
 
 
-def _refuse_newer(connection: Connection[Any], version: int | None) -> None:
-    """Refuse a schema that this version of the package cannot work with, because it is newer."""
-    if version is None or version <= SCHEMA_VERSION:
-        return
-    ((needed,),) = connection.execute(_QUERIES["version"]).fetchall()
-    if needed > SCHEMA_VERSION:
+def _refuse_newer(version: int | None, migrations: Migrations) -> None:
+    if version is not None and version > migrations.version:
         raise SchemaError(
-            f"The schema reservation has version {version}, newer than the {SCHEMA_VERSION} that "
-            f"this package works with; upgrade the package"
+            f"The schema reservation has version {version}, newer than the {migrations.version} "
+            f"that this package works with; upgrade the package"
         )
 
 
@@ -350,9 +334,6 @@ def _version(connection: Connection[Any]) -> int | None:
     if not _exists(connection, "reservation.versions"):
         return None
     ((version,),) = connection.execute(_QUERIES["version"]).fetchall()
-    if version >= FIRST_TO_GO_ON and _exists(connection, "reservation.upgrades"):
-        ((upgraded,),) = connection.execute(_QUERIES["upgraded"]).fetchall()
-        version = max(version, upgraded)
     return int(version)
 
 

@@ -1,6 +1,6 @@
 -- name: is_ours
--- Message DB's function for categories is not in SQL.
-SELECT prosqlbody IS NOT NULL FROM pg_proc
+-- Message DB's function for categories is of the default cost.
+SELECT proisstrict AND procost = 2000 FROM pg_proc
 WHERE oid = to_regprocedure('message_store.category(varchar)')
 
 -- name: may_use_messages
@@ -62,14 +62,7 @@ WHERE object.schema IS DISTINCT FROM 'reservation'
 ORDER BY 1
 
 -- name: version
--- The lowest version of programs that can work with the schema.
 SELECT coalesce(max(version), 0) FROM reservation.versions
-
--- name: upgraded
-SELECT coalesce(max(version), 0) FROM reservation.upgrades
 
 -- name: record_version
 INSERT INTO reservation.versions (version) VALUES (%s)
-
--- name: record_upgrade
-INSERT INTO reservation.upgrades (version) VALUES (%s) ON CONFLICT DO NOTHING

@@ -1,8 +1,7 @@
 """Roles that lack a right of their kind.
 
-`reservation.store.schema.roles` gives the rights. An upgrade may bring tables and functions, which
-programs of the former version use too, within functions that they know. So it grants what is new to
-roles that had every right of their kind. Others are left as they are.
+`reservation.store.schema.roles` gives the rights. An upgrade may bring tables and functions. So it
+grants what is new to roles that had every right of their kind. Others are left as they are.
 """
 
 import shlex
@@ -18,15 +17,6 @@ from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.store.schema", "missing_rights.sql")
 
-# The rights of a kind that it got later than the functions that they are on: a role that lacks only
-# these had every right of its kind.
-_LATER = {
-    "sender": {
-        f"EXECUTE on reservation.{name}"
-        for name in ("notice_channel", "notice_lock", "expect_notice", "expect_no_notice")
-    }
-}
-
 
 @dataclass(frozen=True, slots=True)
 class KnownRole:
@@ -37,7 +27,7 @@ class KnownRole:
         kind: what it was made: sender, consumer, operator or auditor.
         lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.take_part``.
         remedies: the statements that grant these.
-        categories: those that a sender may write to.
+        categories: those that a sender may write to; an empty one stands for global revisions.
     """
 
     role: str
@@ -50,17 +40,13 @@ class KnownRole:
     def command(self) -> str:
         """The command that gives it the rights of its kind."""
         words = ["reservation", "store", "grants", self.kind, self.role]
-        words += [word for category in self.categories for word in ("--category", category)]
+        for category in self.categories:
+            words += ["--category", category] if category else ["--global-revisions"]
         return printable(shlex.join(words))
 
 
 def known_roles(connection: Connection[Any]) -> list[KnownRole]:
-    """Return the roles that were made a sender, a consumer, an operator or an auditor, by name.
-
-    Args:
-        connection: of a role that may use the schema ``reservation``. Senders are returned if it
-            may see which categories they may write to: see `may_see_senders`.
-    """
+    """Return the roles that were made a sender, a consumer, an operator or an auditor, by name."""
     senders, categories = None, None
     with translated():
         if may_see_senders(connection):
@@ -75,10 +61,6 @@ def rights_as(connection: Connection[Any], kind: Literal["operator", "auditor"])
 
     Rights count from wherever it has them: granted to it, to a role that it is a member of, or
     because it owns the store.
-
-    Args:
-        connection: of any role of the database.
-        kind: what the role is to do.
     """
     values: dict[str, object] = {"senders": [], "categories": [], "kind": kind}
     with translated():
@@ -112,19 +94,8 @@ def renew_rights(
 
     A role that lacked a right of its kind before is given nothing new. It keeps the right to call a
     function that was there before, although an upgrade makes the function anew.
-
-    Args:
-        connection: in the transaction of the upgrade, after it.
-        before: the roles as they were before.
-        functions: the names of the functions of the schema ``reservation`` before.
-
-    Returns:
-        The names of the roles that were given something.
     """
-    lacked = {
-        (role.role, role.kind): tuple(r for r in role.lacks if r not in _LATER.get(role.kind, ()))
-        for role in before
-    }
+    lacked = {(role.role, role.kind): role.lacks for role in before}
     had = {f"EXECUTE on reservation.{name}" for name in functions}
     renewed = []
     for role in known_roles(connection):

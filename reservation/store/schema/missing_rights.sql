@@ -10,7 +10,7 @@ FROM reservation.sender_categories c
 -- name: roles
 -- Roles that were made a sender, a consumer, an operator or an auditor, each with what it lacks of the
 -- rights that `reservation store grants` would give it now. What a role was made is seen by what it has: a
--- consumer writes positions and members, an operator may write some columns or correct, an auditor only
+-- consumer writes positions and members, an operator may write some columns or give letters data, an auditor only
 -- reads the schema reservation, and most of it, a sender has categories. A role that reads a few tables,
 -- such as one for monitoring, is none of these.
 -- Superusers and owners lack nothing. With a kind given it is the role of this session alone, taken for
@@ -35,7 +35,7 @@ WITH senders AS (
   FROM pg_catalog.pg_proc p
   JOIN schemas s ON s.oid = p.pronamespace AND s.nspname = 'reservation'
   CROSS JOIN LATERAL aclexplode(p.proacl) AS a
-  WHERE p.proname = 'correct' AND a.grantee <> p.proowner
+  WHERE p.proname = 'retry_with_data' AND a.grantee <> p.proowner
   UNION
   SELECT a.grantee
   FROM pg_catalog.pg_class c
@@ -60,30 +60,26 @@ WITH senders AS (
   VALUES
     ('consumer', 'message_store.messages', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.versions', ARRAY['SELECT']),
-    ('consumer', 'reservation.upgrades', ARRAY['SELECT']),
     ('consumer', 'reservation.store_identity', ARRAY['SELECT']),
-    ('consumer', 'reservation.corrections', ARRAY['SELECT']),
     ('consumer', 'reservation.finding_decisions', ARRAY['SELECT']),
     ('consumer', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('consumer', 'reservation.groups', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.positions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.members', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.leases', ARRAY['SELECT', 'INSERT', 'UPDATE']),
-    ('consumer', 'reservation.dead_letters', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.dead_letters', ARRAY['SELECT']),
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_messages', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.passes', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.revisions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
-    ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),
-    ('operator', 'reservation.upgrades', ARRAY['SELECT']),
     ('operator', 'reservation.store_identity', ARRAY['SELECT']),
     ('operator', 'reservation.dead_letters', ARRAY['SELECT']),
-    ('operator', 'reservation.corrections', ARRAY['SELECT']),
     ('operator', 'reservation.finding_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.scheduled', ARRAY['SELECT'])
@@ -101,8 +97,16 @@ WITH senders AS (
 ), needed_columns (kind, name, columns, privilege) AS (
   VALUES
     ('operator', 'dead_letters', ARRAY['state', 'attempts', 'changed_at'], 'UPDATE'),
+    ('consumer', 'dead_letters', ARRAY[
+      'consumer', 'category', 'global_position', 'message_id', 'stream_name', 'type', 'entity',
+      'state', 'reason', 'error', 'digest', 'attempts', 'process', 'next_attempt_at',
+      'earlier_attempts', 'error_type', 'error_place', 'error_text', 'error_traceback', 'key_fields'], 'INSERT'),
+    ('consumer', 'dead_letters', ARRAY[
+      'message_id', 'stream_name', 'type', 'entity', 'state', 'reason', 'error', 'digest', 'attempts',
+      'process', 'changed_at', 'next_attempt_at', 'earlier_attempts', 'error_type', 'error_place',
+      'error_text', 'error_traceback', 'key_fields'], 'UPDATE'),
     ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason', 'on_behalf_of'], 'INSERT'),
-    ('operator', 'scheduled', ARRAY['cancelled_at'], 'UPDATE')
+    ('operator', 'scheduled', ARRAY['cancelled_at', 'dead_at', 'attempts', 'attempt_at'], 'UPDATE')
   UNION ALL
   SELECT k.kind, 'letter_decisions', ARRAY[
     'consumer', 'category', 'global_position', 'message_id', 'decision', 'former_state', 'reason',
@@ -120,10 +124,11 @@ WITH senders AS (
   CROSS JOIN pg_catalog.pg_proc p
   JOIN schemas s ON s.oid = p.pronamespace
   WHERE s.nspname = 'reservation' AND (
-      k.kind = 'consumer' AND p.proname NOT IN ('correct', 'store_report')
-      OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled', 'flush_with_commit')
-      OR k.kind = 'auditor' AND (
-           p.provolatile <> 'v' OR p.proname IN ('flush_with_commit', 'store_report'))
+      k.kind = 'consumer' AND p.proname <> 'retry_with_data'
+      OR k.kind = 'operator' AND p.proname IN (
+           'retry_with_data', 'cancel_scheduled', 'flush_with_commit', 'readable_text', 'readable_large_text',
+           'readable_time', 'readable_type', 'stranded_letters')
+      OR k.kind = 'auditor' AND (p.provolatile <> 'v' OR p.proname = 'flush_with_commit')
       OR k.kind = 'sender' AND p.proname IN (
            'write_messages', 'write_message', 'write_each', 'send_messages', 'may_insert',
            'commit_message', 'commit_messages', 'commit_each', 'log_record', 'flush_with_commit',

@@ -47,13 +47,7 @@ class LogSequence:
 
 
 def check_preconditions(connection: Connection[Any]) -> None:
-    """Make sure that a consumer can work on a store.
-
-    Raises:
-        SchemaError: the schemas are missing, or not in the version of this package.
-        MissingRightError: the role lacks a right that every consumer needs.
-        LogSequenceError: the sequence of global positions is behind the log.
-    """
+    """Make sure that a consumer can work on a store."""
     try:
         check_installed(connection)
         check_rights(connection)
@@ -67,10 +61,6 @@ def explained(error: StoreError, connection: Connection[Any]) -> StoreError:
 
     For a role that may not insert into the log, which is taken for a sender, the server names the
     right of a sender.
-
-    Args:
-        error: the error of a consumer's statement.
-        connection: the connection of that statement, not in a transaction.
     """
     if not isinstance(error, MissingRightError | LogSequenceError):
         return error
@@ -102,11 +92,7 @@ def _bypassing(error: StoreError, connection: Connection[Any]) -> StoreError:
 
 
 def check_sequence(connection: Connection[Any]) -> None:
-    """Make sure that the next message gets a global position of its own.
-
-    Raises:
-        LogSequenceError: the sequence of global positions is behind the log.
-    """
+    """Make sure that the next message gets a global position of its own."""
     sequence = read_sequence(connection)
     if sequence is not None and sequence.is_behind:
         raise LogSequenceError(
@@ -116,12 +102,7 @@ def check_sequence(connection: Connection[Any]) -> None:
 
 
 def check_rights(connection: Connection[Any]) -> None:
-    """Make sure that the role has the rights that every consumer needs.
-
-    Raises:
-        MissingObjectError: a table of the schemas is missing.
-        MissingRightError: the role lacks one of them; the message names each.
-    """
+    """Make sure that the role has the rights that every consumer needs."""
     with translated():
         role, absent, missing = connection.execute(_QUERIES["rights"]).fetchall()[0]
     if absent:
@@ -156,17 +137,6 @@ def repair_sequence(connection: Connection[Any]) -> LogSequence:
     """Set the sequence of global positions after the log's last message, if it is behind.
 
     Writers are kept off meanwhile, so none takes a position in between.
-
-    Args:
-        connection: of the owner of the store; not inside a transaction.
-
-    Returns:
-        The sequence as it was.
-
-    Raises:
-        LockTimeoutError: another transaction has been writing to the log for 10 seconds.
-        MissingRightError: the role may not change the sequence.
-        SchemaError: there is no message store, or its log has no sequence.
     """
     with translated(), connection.transaction():
         connection.execute(_QUERIES["keep_writers_off"])

@@ -5,7 +5,6 @@ WITH needed (schema, name, privilege) AS (
     ('message_store', 'messages', 'SELECT'),
     ('message_store', 'messages', 'INSERT'),
     ('reservation', 'versions', 'SELECT'),
-    ('reservation', 'upgrades', 'SELECT'),
     ('reservation', 'groups', 'SELECT'),
     ('reservation', 'groups', 'INSERT'),
     ('reservation', 'groups', 'UPDATE'),
@@ -22,7 +21,6 @@ WITH needed (schema, name, privilege) AS (
     ('reservation', 'dead_letters', 'SELECT'),
     ('reservation', 'dead_letters', 'INSERT'),
     ('reservation', 'dead_letters', 'UPDATE'),
-    ('reservation', 'corrections', 'SELECT'),
     ('reservation', 'scheduled', 'SELECT'),
     ('reservation', 'scheduled', 'INSERT'),
     ('reservation', 'scheduled', 'UPDATE'),
@@ -37,7 +35,8 @@ WITH needed (schema, name, privilege) AS (
   WHERE NOT has_schema_privilege(schema_oid, 'USAGE')
   UNION ALL
   SELECT privilege || ' on ' || schema || '.' || name, 2 FROM named
-  WHERE NOT has_table_privilege(table_oid, privilege)
+  WHERE NOT CASE privilege WHEN 'DELETE' THEN has_table_privilege(table_oid, privilege)
+                 ELSE has_any_column_privilege(table_oid, privilege) END
   UNION ALL
   SELECT 'USAGE on ' || format('%I.%I', s.nspname, q.relname), 3
   FROM named n

@@ -2,8 +2,8 @@
 
 A sender writes to the categories named for it and reads nothing. A consumer has what ``reservation
 start`` needs. An operator decides about dead letters and findings, and is the only kind that may
-correct a message. An auditor reads. A grant is declarative: all former rights of the role on the
-two schemas are revoked first, so that it has exactly those of its kind.
+give a letter other data. An auditor reads. A grant is declarative: all former rights of the role on
+the two schemas are revoked first, so that it has exactly those of its kind.
 
 The categories of senders are in ``reservation.sender_categories``; the functions that write check
 them with ``reservation.check_may_send``.
@@ -31,6 +31,9 @@ _STATEMENTS = load_queries("reservation.store.schema", "grants.sql")
 # The server cuts a longer name, which may then be the name of another role.
 _LONGEST_NAME = 63
 
+# The category that stands for the counter of revisions of all entities.
+_ALL_ENTITIES = {False: (), True: ("",)}
+
 # The warnings of a GRANT or REVOKE that does nothing, or not all of it.
 _NOT_DONE = ("01006", "01007")
 
@@ -43,6 +46,7 @@ class Grants:
         kind: sender, consumer, operator or auditor.
         role: the role's name.
         categories: the categories that a sender may write to, sorted.
+        global_revisions: whether a sender may draw revisions from the counter of all entities.
         created: whether the role was missing and is created.
         statements: the SQL that does all of it.
     """
@@ -50,6 +54,7 @@ class Grants:
     kind: Kind
     role: str
     categories: tuple[str, ...]
+    global_revisions: bool
     created: bool
     statements: str
 
@@ -60,26 +65,17 @@ def grant(
     role: str,
     categories: Sequence[str] = (),
     *,
+    global_revisions: bool = False,
     dry_run: bool = False,
 ) -> Grants:
     """Give a role exactly the rights of a kind, in one transaction.
 
     A role that does not exist is created, and may not log in.
-
-    Args:
-        connection: of the owner of the store, or a superuser; not inside a transaction.
-        kind: what the role is to do.
-        role: its name.
-        categories: those that a sender may write to; none for another kind.
-        dry_run: whether to compose the statements only, and execute none.
-
-    Raises:
-        StoreError: the role would keep other rights, or the connection may not grant these.
-        StreamNameError: a category is not valid.
-        SchemaError: the schemas are missing, older or newer.
     """
     _check_name(role)
     _check_categories(kind, categories)
+    if kind != "sender" and global_revisions:
+        raise StoreError(f"Global revisions are granted to senders; {_a(kind)} needs no grant")
     with translated(), connection.transaction():
         begin_change(connection)
         check_installed(connection)
@@ -91,12 +87,14 @@ def grant(
         wanted = sorted(set(categories))
         parts = [] if found else ["create"]
         texts = {
-            name: _compose(connection, name, kind, role, wanted)
+            name: _compose(
+                connection, name, kind, role, [*wanted, *_ALL_ENTITIES[global_revisions]]
+            )
             for name in [*parts, "revoke", kind]
         }
         if not dry_run:
             _apply(connection, texts, kind, role)
-    return Grants(kind, role, tuple(wanted), not found, "\n".join(texts.values()))
+    return Grants(kind, role, tuple(wanted), global_revisions, not found, "\n".join(texts.values()))
 
 
 def _apply(connection: Connection[Any], texts: dict[str, str], kind: Kind, role: str) -> None:

@@ -21,15 +21,16 @@ WHERE r.rolname = %s
 
 -- name: functions
 -- The functions that a kind of role may call, as GRANT names them. What an auditor may call only
--- reads, but for the one that stores reports and the one that flushes: PostgreSQL lets a function that
--- is not volatile write nothing.
+-- reads, but for the one that flushes: PostgreSQL lets a function that is not volatile write nothing.
 SELECT replace(object.identity, 'pg_catalog.', '')
 FROM pg_proc p, pg_identify_object('pg_proc'::regclass, p.oid, 0) AS object
 WHERE p.pronamespace = to_regnamespace('reservation')
     AND CASE %(kind)s
-      WHEN 'consumer' THEN p.proname NOT IN ('correct', 'store_report')
-      WHEN 'operator' THEN p.proname IN ('correct', 'cancel_scheduled', 'flush_with_commit')
-      WHEN 'auditor' THEN p.provolatile <> 'v' OR p.proname IN ('flush_with_commit', 'store_report')
+      WHEN 'consumer' THEN p.proname <> 'retry_with_data'
+      WHEN 'operator' THEN p.proname IN (
+        'retry_with_data', 'cancel_scheduled', 'flush_with_commit', 'readable_text', 'readable_large_text',
+        'readable_time', 'readable_type', 'stranded_letters')
+      WHEN 'auditor' THEN p.provolatile <> 'v' OR p.proname = 'flush_with_commit'
     END
   OR p.pronamespace = to_regnamespace('message_store')
     AND p.proname = ANY (CASE %(kind)s

@@ -1,16 +1,32 @@
-"""The SQL scripts that make the schemas, in their order, and the versions that they make."""
+"""The SQL scripts that make the schemas, in their order, and the versions that they make.
+
+The tables are those of version 1. A numbered script in the folder ``migrations``, such as
+``002_letters.sql``, changes them for the next version, and runs once. The functions are those of
+the last version, and are made again by each upgrade.
+"""
 
 import re
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
-SCHEMA_VERSION = 30
 MESSAGE_STORE_VERSION = "1.3.0"
 
-MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
+MESSAGE_STORE_SCRIPTS = (
+    "tables",
+    "names",
+    "indexes",
+    "write",
+    "read",
+    "planner",
+    "views",
+    "privileges",
+)
 # Those of them that a newer version may replace.
-REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
+REPLACEABLE_SCRIPTS = ("names", "write", "read", "planner", "views", "privileges")
 FUNCTION_SCRIPTS = (
     "names",
+    "readable",
     "positions",
     "identity",
     "roles",
@@ -18,7 +34,7 @@ FUNCTION_SCRIPTS = (
     "flushing",
     "writing",
     "committing",
-    "correcting",
+    "letter_data",
     "retrying",
     "reserving",
     "reserving_next",
@@ -30,63 +46,63 @@ FUNCTION_SCRIPTS = (
     "states",
     "notice",
     "answers",
+    "outcomes",
     "scheduling",
+    "scheduled_writing",
     "group",
     "http",
-    "reports",
+    "planner",
     "privileges",
 )
-MIGRATIONS = {
-    1: "001_positions",
-    2: "002_sender_categories",
-    3: "003_groups",
-    4: "004_snapshots",
-    5: "005_processed",
-    6: "006_revisions",
-    7: "007_states",
-    8: "008_store_identity",
-    9: "009_former_names",
-    10: "010_recorded_conflicts",
-    11: "011_foreign_positions",
-    12: "012_upgrades",
-    13: "013_copied_versions",
-    14: "014_corrections",
-    15: "015_finding_decisions",
-    16: "016_passes",
-    17: "017_answers",
-    18: "018_retries",
-    19: "019_scheduled",
-    20: "020_http_requests",
-    21: "021_errors",
-    22: "022_reports",
-    23: "023_traces",
-    24: "024_gathered",
-    25: "025_batch_bytes",
-    26: "026_early_release",
-    27: "027_generations",
-    28: "028_faster_batches",
-    29: "029_ended_sessions",
-    30: "030_reserving_many",
-}
-# Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
-# What they can work with is recorded in `reservation.upgrades`.
-FIRST_TO_GO_ON = 11
-# The versions after that which former programs cannot work with.
-BREAKING: frozenset[int] = frozenset()
 
+_SCRIPTS = files("reservation.store.schema.sql")
+_MIGRATION = re.compile(r"(\d{3})_\w+\.sql")
 _FUNCTION = re.compile(
     rb"^CREATE OR REPLACE (?:FUNCTION|PROCEDURE) reservation\.(\w+)", re.MULTILINE
 )
 
 
-def script_text(schema: str, name: str) -> bytes:
-    """Return a script.
+@dataclass(frozen=True, slots=True)
+class Migrations:
+    """The scripts that change the tables of version 1, each to the next version.
 
-    Args:
-        schema: the schema that it is of.
-        name: its name, without its ending.
+    Attributes:
+        folder: where they are. Other files in it are passed over.
     """
-    return (files("reservation.store.schema.sql") / schema / f"{name}.sql").read_bytes()
+
+    folder: Traversable
+
+    @property
+    def version(self) -> int:
+        """The version of the schema after the last of them."""
+        return 1 + len(self._scripts())
+
+    def after(self, version: int) -> list[tuple[int, bytes]]:
+        """Return the scripts from a version on, each with the version that it makes."""
+        return [
+            (number, script.read_bytes())
+            for number, script in enumerate(self._scripts(), 2)
+            if number > version
+        ]
+
+    def _scripts(self) -> list[Traversable]:
+        scripts = sorted(
+            (file for file in self.folder.iterdir() if _MIGRATION.fullmatch(file.name)),
+            key=lambda file: file.name,
+        )
+        for number, script in enumerate(scripts, 2):
+            if int(script.name[:3]) != number:
+                raise ValueError(f"The migration {script.name} is not number {number}")
+        return scripts
+
+
+MIGRATIONS = Migrations(_SCRIPTS / "migrations")
+SCHEMA_VERSION = MIGRATIONS.version
+
+
+def script_text(schema: str, name: str) -> bytes:
+    """Return a script of a schema, named without its ending."""
+    return (_SCRIPTS / schema / f"{name}.sql").read_bytes()
 
 
 def function_names() -> set[str]:

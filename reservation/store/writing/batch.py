@@ -27,15 +27,6 @@ class WriteBatch:
     """
 
     def __init__(self, writes: Iterable[Write], max_bytes: int) -> None:
-        """Encode messages.
-
-        Args:
-            writes: the messages; one may be in it twice, as a retry of itself.
-            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
-
-        Raises:
-            StoreError: one of them cannot be written.
-        """
         if not isinstance(writes, Iterable):
             raise StoreError(f"A batch is a list of Writes, not a {type(writes).__name__}")
         writes = list(writes)
@@ -138,11 +129,7 @@ class WriteBatch:
 
 
 def portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Give rows in portions of so few bytes that the statement that writes one takes little memory.
-
-    Args:
-        rows: the messages, encoded, in their order.
-    """
+    """Give rows in portions of few bytes, so that writing one takes little memory."""
     begin, size = 0, 0
     for n, row in enumerate(rows):
         size += len(row.data)
@@ -154,14 +141,7 @@ def portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def check_size(rows: Sequence[Row]) -> None:
-    """Refuse rows that are too long together for the server to take them at once.
-
-    Args:
-        rows: the messages, encoded.
-
-    Raises:
-        RefusedError: they are too long.
-    """
+    """Refuse rows that are too long together for the server to take them at once."""
     characters = sum(
         len(name) + len(type_) + len(data) + len(metadata or "")
         for _, name, type_, data, metadata, _ in rows

@@ -32,11 +32,6 @@ class Gathering:
     """Sends the writes of many tasks in few statements."""
 
     def __init__(self, send: Send) -> None:
-        """Begin without writes.
-
-        Args:
-            send: sends a statement and returns its result.
-        """
         self._send = send
         # A task can only be woken by its own event loop.
         self._lines: dict[tuple[asyncio.AbstractEventLoop, str], _Line] = {}
@@ -46,18 +41,6 @@ class Gathering:
 
         If the caller is cancelled before the message is sent, it is not written. Later it may be
         written all the same; its statement is canceled once no task waits for it any more.
-
-        Args:
-            row: the message.
-
-        Returns:
-            Its position in its stream. None if the message, or a statement that it was part of, was
-            refused and the message is not written: written alone, it gets its position or error.
-
-        Raises:
-            CommitUnknownError: the connection was lost before the answer came.
-            DatabaseUnavailableError: the database cannot be reached.
-            StoreError: the message was sent alone, and was refused.
         """
         key = (asyncio.get_running_loop(), category(row.stream_name))
         line = self._lines.get(key)
@@ -172,12 +155,7 @@ class _Gathered:
                 answer.set_result(position)
 
     def fail(self, error: Exception, first: Iterable[_Answer] = ()) -> None:
-        """Give each write what an error means for it.
-
-        Args:
-            error: the error.
-            first: those that waited from the start, which fail if nothing could be sent.
-        """
+        """Give each write what an error means for it."""
         failed = self._sent or self._remove(first)
         for answer, row in failed.items():
             if answer.done():

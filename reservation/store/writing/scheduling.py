@@ -7,12 +7,11 @@ outbox in Richardson's *Microservices Patterns*, 3.3.7, with a time.)
 """
 
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from psycopg import Connection
 
@@ -25,10 +24,7 @@ from reservation.serialization.durations import time_span
 from reservation.store.argument_checks import check_id
 from reservation.store.statements import QUERIES, Statement
 from reservation.store.writing.batch import check_size
-from reservation.store.writing.sending import in_span
 from reservation.store.writing.write import Row, Write, row_of
-
-T = TypeVar("T")
 
 # The times that the table can hold.
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +37,8 @@ class Cancellation(Enum):
     Attributes:
         CANCELLED: it is cancelled, now or before, and will not be written.
         WRITTEN: it was written before.
-        UNKNOWN: no such message is scheduled; for a sender also if it may not write it.
+        UNKNOWN: no such message is scheduled; for a sender also if it may not write it, or if a
+            handler has scheduled it.
     """
 
     CANCELLED = "cancelled"
@@ -85,7 +82,7 @@ class WrittenLater:
 
     Attributes:
         written: how many messages it wrote.
-        refused: how many the log refused; they are tried again.
+        refused: how many the log refused; they are tried again, unless they are dead.
         next_in: seconds until the next message is to be written, negative if it is overdue; None if
             there is none.
     """
@@ -96,18 +93,11 @@ class WrittenLater:
 
 
 def check_when(at: object, after: object) -> tuple[datetime | None, timedelta | None]:
-    """Return when a message is to be written: the time in UTC, or the delay.
-
-    Args:
-        at: a `datetime` with a time zone, or None.
-        after: a `timedelta`, or a text such as ``"30m"``, or None.
-
-    Raises:
-        StoreError: both are given, or neither, or one that cannot be.
-    """
-    if (at is None) == (after is None):
-        given = "neither at= nor after=" if at is None else "both at= and after="
-        raise StoreError(f"A message is scheduled with a time or a delay, not with {given}")
+    """Return the time in UTC at which to write a message, or the delay; one is given."""
+    if at is not None and after is not None:
+        raise StoreError(
+            "A message is scheduled with a time or a delay, not with both at= and after="
+        )
     if at is None:
         try:
             return None, time_span(after)
@@ -126,15 +116,7 @@ def check_when(at: object, after: object) -> tuple[datetime | None, timedelta | 
 
 
 def scheduled_row(scheduled: ScheduledWrite, written: WrittenAs = written_as) -> ScheduledRow:
-    """Return a message, encoded.
-
-    Args:
-        scheduled: the message.
-        written: gives the type and the version that messages of a class are written with.
-
-    Raises:
-        StoreError: the message cannot be written.
-    """
+    """Return a message, encoded."""
     write = Write(scheduled.message, scheduled.stream_name, scheduled.id, scheduled.metadata)
     return ScheduledRow(*row_of(write, written=written)[:5], scheduled.due)
 
@@ -143,9 +125,6 @@ def schedule_rows(rows: Sequence[ScheduledRow]) -> Statement[float]:
     """Return the statement that schedules messages, each once.
 
     Its result is the number of seconds until the first of them is due.
-
-    Raises:
-        RefusedError: they are too long together.
     """
     check_size([Row(*row[:5], None) for row in rows])
     ids, names, types, data, metadata, due = zip(*rows, strict=True)
@@ -164,24 +143,20 @@ def schedule_rows(rows: Sequence[ScheduledRow]) -> Statement[float]:
     )
 
 
-class _Scheduling(ABC):
-    """What a client needs to schedule; see `MessageStore`."""
-
-    _max_bytes: int
-
-    def _to_schedule(
-        self, writes: Iterable[Write], at: datetime | None, after: timedelta | str | None
-    ) -> Statement[uuid.UUID]:
-        """Return the statement that schedules a message, of which there is one."""
-        due, delay = check_when(at, after)
-        (write,) = writes
-        row = row_of(write, uuid7s(1)[0], self._max_bytes)
-        check_size([row])
-        parameters = [*row[:5], due, delay]
-        return Statement(QUERIES["schedule_message"], parameters, lambda _: row.id, [row.id])
+def schedule_write(
+    writes: Iterable[Write], at: object, after: object, max_bytes: int
+) -> Statement[uuid.UUID]:
+    """Return the statement that schedules a message, of which there is one."""
+    due, delay = check_when(at, after)
+    (write,) = writes
+    row = row_of(write, uuid7s(1)[0], max_bytes)
+    check_size([row])
+    parameters = [*row[:5], due, delay]
+    return Statement(QUERIES["schedule_message"], parameters, lambda _: row.id, [row.id])
 
 
-def _to_cancel(message_id: uuid.UUID) -> Statement[Cancellation]:
+def cancel_scheduled(message_id: uuid.UUID) -> Statement[Cancellation]:
+    """Return the statement that cancels a scheduled message."""
     return Statement(
         QUERIES["cancel_scheduled"],
         [check_id(message_id)],
@@ -189,126 +164,25 @@ def _to_cancel(message_id: uuid.UUID) -> Statement[Cancellation]:
     )
 
 
-class Scheduling(_Scheduling):
-    """The part of `MessageStore` that schedules messages."""
-
-    @abstractmethod
-    def _run(self, statement: Statement[T]) -> T: ...
-
-    def schedule(
-        self,
-        message: object,
-        stream_name: str,
-        *,
-        at: datetime | None = None,
-        after: timedelta | str | None = None,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-    ) -> uuid.UUID:
-        """Let a message be written to the end of a stream later, by any consumer of the store.
-
-        It is written once, when it is due by the server's clock, and not before. Scheduling the
-        same id and content again is harmless: the first time stands, and a message that was
-        cancelled or written is not scheduled again.
-
-        Args:
-            message: a dataclass instance.
-            stream_name: the stream to write to.
-            at: when, with a time zone; a time that has passed is now.
-            after: how long from now, by the server's clock: a `timedelta`, or a text such as
-                ``"500ms"``, ``"30m"`` or ``"2d"``.
-            id: the id that the message will have; a new UUID if None.
-            metadata: the metadata of the message.
-
-        Returns:
-            The id of the message, with which `cancel` cancels it.
-
-        Raises:
-            MessageIdConflictError: the id is in use for other content.
-            CommitUnknownError: the connection was lost before the answer came; schedule again with
-                the id that the error carries.
-            EncodeError: as for `write`.
-            StreamNameError: the name is not valid, or is that of a category.
-            StoreError: both times are given, or neither; the delay is negative, or the time has no
-                time zone.
-        """
-        with in_span([Write(message, stream_name, id, metadata)], "schedule") as sent:
-            return self._run(self._to_schedule(sent, at, after))
-
-    def cancel(self, id: uuid.UUID) -> Cancellation:  # noqa: A002
-        """Cancel a scheduled message, unless it was written; say what became of it.
-
-        Args:
-            id: the id of the message.
-
-        Raises:
-            StoreError: the id is no UUID, or the database refuses or is away.
-        """
-        return self._run(_to_cancel(id))
-
-    def schedule_encoded(self, rows: Sequence[ScheduledRow]) -> float:
-        """Schedule messages that are already encoded, each once; see `schedule_rows`."""
-        return self._run(schedule_rows(rows))
-
-
-class AsyncScheduling(_Scheduling):
-    """The part of `AsyncMessageStore` that schedules messages."""
-
-    @abstractmethod
-    async def _run(self, statement: Statement[T]) -> T: ...
-
-    async def schedule(
-        self,
-        message: object,
-        stream_name: str,
-        *,
-        at: datetime | None = None,
-        after: timedelta | str | None = None,
-        id: uuid.UUID | None = None,  # noqa: A002  the field's word
-        metadata: Metadata | None = None,
-    ) -> uuid.UUID:
-        """Let a message be written later; see `MessageStore.schedule`."""
-        with in_span([Write(message, stream_name, id, metadata)], "schedule") as sent:
-            return await self._run(self._to_schedule(sent, at, after))
-
-    async def cancel(self, id: uuid.UUID) -> Cancellation:  # noqa: A002
-        """Cancel a scheduled message, unless it was written; see `MessageStore.cancel`."""
-        return await self._run(_to_cancel(id))
-
-
 # Any: connections differ in what their rows are.
 def write_due(connection: Connection[Any], most: int = 1000) -> WrittenLater:
     """Write scheduled messages that are due, in one statement and one commit.
 
     Another session that does so at the same time is not waited for.
-
-    Args:
-        connection: of a role that may write to the log, in autocommit.
-        most: how many messages to write at most.
-
-    Raises:
-        ExpectedVersionError, LockTimeoutError, SerializationError: somebody is in the way; call
-            again.
-        StoreError: the database refuses or is away.
     """
     return WrittenLater(*fetch_all(connection, QUERIES["write_scheduled"], [most])[0])
 
 
-def bring_forward(connection: Connection[Any], span: timedelta) -> None:
-    """Let scheduled messages be due earlier, for tests.
+def retry_scheduled(connection: Connection[Any], ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Have messages that are dead tried again, and return the ids of those that were."""
+    return {row[0] for row in fetch_all(connection, QUERIES["retry_scheduled"], [UuidArray(ids)])}
 
-    Args:
-        connection: of a role that may write to the log.
-        span: by how much.
-    """
+
+def bring_forward(connection: Connection[Any], span: timedelta) -> None:
+    """Let scheduled messages be due earlier, for tests."""
     fetch_all(connection, QUERIES["bring_forward"], {"span": span})
 
 
 def count_scheduled(connection: Connection[Any], most: int) -> int:
-    """Return how many messages are scheduled, and not cancelled.
-
-    Args:
-        connection: of a role that may read the schedule.
-        most: how many are counted at most.
-    """
+    """Return how many messages are scheduled, and not cancelled."""
     return int(fetch_all(connection, QUERIES["count_scheduled"], [most])[0][0])

@@ -23,10 +23,6 @@ def in_span(writes: Iterable[Write], operation: str = "send") -> Iterator[Iterab
     The parent is the span that is current. Where there is none, it is the one in the metadata of
     the messages, if they have one in common. A process that does not trace gets the messages as
     they are, and so does what the store refuses.
-
-    Args:
-        writes: the messages.
-        operation: what is done with them.
     """
     tracing = current_tracing()
     if tracing is None or not isinstance(writes, Iterable):

@@ -4,7 +4,7 @@ import dataclasses
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from reservation.errors import EncodeError, RefusedError, StoreError
 from reservation.messages.metadata import Metadata
@@ -52,6 +52,36 @@ class Write:
     expected_version: int | None = None
 
 
+class Receiver(Protocol):
+    """What knows the streams of its commands: a component."""
+
+    def command_stream(self, command: Any, /) -> str:  # Any: it refuses what it does not handle
+        """Return the stream that a command is sent to."""
+        ...
+
+
+def stream_to(command: object, component: Receiver, method: str) -> str:
+    """Return the stream that a component reads a command from."""
+    if not hasattr(component, "command_stream"):
+        raise StoreError(
+            f"{method}.send takes a command and the component that handles it, not a "
+            f"{type(component).__name__}; {method}.write takes the name of a stream"
+        )
+    return component.command_stream(command)
+
+
+def to_component(
+    command: object,
+    component: Receiver,
+    message_id: uuid.UUID | None,
+    metadata: Metadata | None,
+    expected_version: int | None,
+) -> list[Write]:
+    """Return the write of a command to the stream that its component reads it from."""
+    stream_name = stream_to(command, component, "store")
+    return [Write(command, stream_name, message_id, metadata, expected_version)]
+
+
 def to_one_stream(
     messages: object | Sequence[object],
     stream_name: str,
@@ -59,11 +89,7 @@ def to_one_stream(
     metadata: Metadata | None,
     expected_version: int | None,
 ) -> list[Write]:
-    """Return the writes of one message, or of several, to the end of a stream.
-
-    Raises:
-        StoreError: there is no message, or one id for several.
-    """
+    """Return the writes of one message, or of several, to the end of a stream."""
     if not isinstance(messages, list | tuple):
         return [Write(messages, stream_name, message_id, metadata, expected_version)]
     if message_id is not None:
@@ -83,23 +109,24 @@ def to_one_stream(
     ]
 
 
+def check_later(writes: list[Write]) -> list[Write]:
+    """Refuse what cannot be written later: several messages, or one with an expected version."""
+    if len(writes) > 1:
+        raise StoreError("One message is written later at a time; call for each of them")
+    if writes[0].expected_version is not None:
+        raise StoreError(
+            "What is written later can expect no version of its stream; leave expected_version out"
+        )
+    return writes
+
+
 def row_of(
     write: Write,
     new_id: uuid.UUID | None = None,
     max_bytes: int = codec.DEFAULT_MAX_BYTES,
     written: WrittenAs = written_as,
 ) -> Row:
-    """Return a message, encoded.
-
-    Args:
-        write: the message.
-        new_id: its id if it has none; None where it has one.
-        max_bytes: how long the JSON text of its data, and of its metadata, may be.
-        written: gives the type and the version that messages of a class are written with.
-
-    Raises:
-        StoreError: the message cannot be written.
-    """
+    """Return a message, encoded."""
     if not isinstance(write, Write):
         raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
     stream_name, expected = check_stream(write.stream_name), write.expected_version
@@ -116,16 +143,7 @@ def row_of(
 
 
 def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadata:
-    """Return the metadata of a message with the version of its shape.
-
-    Args:
-        metadata: the metadata.
-        type_: the type of the message.
-        version: the version; None if none is written.
-
-    Raises:
-        EncodeError: it has another version, although the shape is that of the class.
-    """
+    """Return the metadata of a message with the version of its shape."""
     if version is None or metadata.schema_version == version:
         return metadata
     if metadata.schema_version is not None:
@@ -137,18 +155,7 @@ def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadat
 
 
 def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:
-    """Return the JSON text of a message.
-
-    Args:
-        message: a dataclass instance.
-        stream_name: where it is to be written.
-        max_bytes: how long the text may be.
-
-    Raises:
-        EncodeError: the message does not hold what its class declares, or holds what the store
-            cannot hold.
-        RefusedError: the message is a `Write`.
-    """
+    """Return the JSON text of a message."""
     if isinstance(message, Write):
         raise RefusedError(f"A Write is no message for {stream_name}; hand it to write_batch")
     try:
@@ -163,17 +170,7 @@ def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAUL
 def encode_metadata(
     metadata: Metadata, type_: str, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES
 ) -> str | None:
-    """Return the JSON text of the metadata of a message, None if it is empty.
-
-    Args:
-        metadata: the metadata.
-        type_: the type of the message.
-        stream_name: where that is to be written.
-        max_bytes: how long the text may be.
-
-    Raises:
-        EncodeError: the store cannot hold it.
-    """
+    """Return the JSON text of the metadata of a message, None if it is empty."""
     try:
         text = metadata.encode(max_bytes)
     except Exception as error:

@@ -10,7 +10,10 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.records import MessageDeclaration, Role
+from reservation.declaration.table import declarations
 from reservation.effects.addressing import (
     command_in,
     entity_stream_of,
@@ -18,23 +21,22 @@ from reservation.effects.addressing import (
     unknown_type,
 )
 from reservation.effects.deciding import state_of
-from reservation.effects.faults import RaisedByHandlerError, is_interrupt
+from reservation.effects.faults import RaisedByHandlerError, TakenIdError, is_interrupt
 from reservation.entity.projection import Loaded
 from reservation.errors import (
     ExpectedVersionError,
     HandlerError,
     MessageError,
-    MessageIdConflictError,
 )
 from reservation.handlers.retry import next_attempt
-from reservation.idempotence.in_events.position import PositionInEvents
+from reservation.idempotence.in_events import PositionInEvents
 from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.pseudo_event import starts
 from reservation.store.writing.write import Row
 from reservation.testing.calling import Call, call
-from reservation.testing.reference.log import MemoryLog, id_conflict
+from reservation.testing.reference.log import MemoryLog
 from reservation.testing.reference.recognition import (
     entity_by_stream,
     first_copy,
@@ -93,14 +95,6 @@ class Interpreter:
         copy_id: Callable[[str], str],
         connection: Connection[Any] | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            component: the component.
-            log: its log, which others may write to.
-            copy_id: gives the id of the copy in a reservation stream.
-            connection: what handlers get as ``context.connection``; None for none.
-        """
         self.component, self.log = component, log
         self._copy_id, self._connection = copy_id, connection
         self.positions, self.counts = Counter[str](), Counter[str]()
@@ -114,8 +108,13 @@ class Interpreter:
     def categories(self) -> list[str]:
         """The categories that are read, commands first."""
         component = self.component
-        commands = [component.command_category] if component.has_commands else []
-        return [*commands, *component.reservation_categories, *component.subscribed_categories]
+        declared = declarations(component)
+        commands = [declared.command_category] if declared.own.handled else []
+        return [
+            *commands,
+            *declared.reservation_categories,
+            *declared.subscribed_categories,
+        ]
 
     def drain(self, category: str) -> list[Taken]:
         """Take a category to its end."""
@@ -136,7 +135,7 @@ class Interpreter:
 
     def take(self, category: str, message: StoredMessage) -> Taken:
         """Take a message, as often as it is tried, and set it aside if it cannot be handled."""
-        for _ in range(self.component.attempts):
+        for _ in range(declarations(self.component).attempts):
             try:
                 taken = self.dispatch(category, message)
                 break
@@ -157,26 +156,23 @@ class Interpreter:
         return taken
 
     def dispatch(self, category: str, message: StoredMessage) -> Taken:
-        """Take a message once.
-
-        Raises:
-            MessageError: it cannot be handled.
-        """
+        """Take a message once."""
         component = self.component
-        declared = component.declared_in(category)
+        table = declarations(component)
+        declared = table.of(category)
         self._entity = entity_by_stream(component, category, message)
         if declared.passes(message):
             return Taken(message, category, "ignored")
-        reserves = category == component.command_category
-        reservation = declared.reservations.get(message.type)
-        direct = message.type in declared.initiations or message.type in declared.handlers
-        if not reservation and not (direct and (reserves or category in component.subscribed)):
+        reserves = category == table.command_category
+        reservation = declared[message.type].reservation
+        direct = declared[message.type].handler is not None
+        if not reservation and not (direct and (reserves or category in table.others)):
             raise unknown_type(declared, message)
-        copies = reservation is not None and reserves and message.id not in self.copies
+        copies = reservation is not None and reserves
         if copies and (name := server_key(component, message)):
             if self._blocks(category):
                 return Taken(message, category, "parked", self._entity)
-            return self._reserve(category, message, (name, None), reservation)
+            return self._reserve(category, message, (name, None), declared[message.type])
         command = command_in(declared, message, is_interrupt)
         streams = (
             key_streams_of(reservation, message, command, is_interrupt)
@@ -187,7 +183,7 @@ class Interpreter:
         if self._blocks(category):
             return Taken(message, category, "parked", self._entity)
         if streams is not None:
-            return self._reserve(category, message, streams, reservation)
+            return self._reserve(category, message, streams, declared[message.type])
         return self._handle(category, declared, message, command, self._entity)
 
     def _blocks(self, category: str) -> bool:
@@ -200,12 +196,16 @@ class Interpreter:
     ) -> tuple[bool, float | None]:
         if not isinstance(error, RaisedByHandlerError):
             return False, None
-        retry = self.component.declared_in(category).retries.get(message.type)
+        retry = declarations(self.component).of(category)[message.type].retry
         return next_attempt(error.__cause__, retry, 0)
 
-    # Any: the declaration of a reservation or an initiation.
     def _compare(
-        self, category: str, message: StoredMessage, name: str, first: StoredMessage, declared: Any
+        self,
+        category: str,
+        message: StoredMessage,
+        name: str,
+        first: StoredMessage,
+        declared: MessageDeclaration,
     ) -> Taken:
         same = is_repeated(self.component, declared, message, first)
         outcome = "duplicate" if same else "conflict"
@@ -216,13 +216,12 @@ class Interpreter:
         category: str,
         message: StoredMessage,
         streams: tuple[str, str | None],
-        declared: Any,
+        declared: MessageDeclaration,
     ) -> Taken:
         name, first = first_copy(streams, self.log.stream)
         if first is not None:
             return self._compare(category, message, name, first, declared)
-        local = {"reserved": True} if declared.into is None else {}
-        metadata = dataclasses.replace(message.follow_metadata(), local_properties=local)
+        metadata = message.follow_metadata()
         id_, class_ = self._copy_id(name), self.log.classes.get(message.global_position)
         self.copies.add(id_)
         self.log.add(id_, name, message.type, message.data, metadata.encode(), class_)
@@ -231,35 +230,37 @@ class Interpreter:
     def _handle(
         self,
         category: str,
-        declared: CategoryDeclaration,
+        declared: CategoryDeclarations,
         message: StoredMessage,
         command: object,
         stream: str,
     ) -> Taken:
-        initiation = declared.initiations.get(message.type)
-        two_phase = message.type in declared.two_phase
-        loaded = self.load(stream, projected=not two_phase)
-        if initiation and loaded.started:
+        initiates = declared[message.type].role is Role.INITIATE
+        keeps_state = message.type in declared.state_based
+        loaded = self.load(stream, projected=not keeps_state)
+        if initiates and loaded.started:
             first = next(event for event in self.log.stream(stream) if starts(event))
             cause = first.metadata.causation_message_global_position or 0
             command_of_first = self.log.messages[cause - 1]
-            return self._compare(category, message, stream, command_of_first, initiation)
-        once = declared.strategies.get(message.type)
+            return self._compare(
+                category, message, stream, command_of_first, declared[message.type]
+            )
+        once = declared[message.type].once
         renamed = declared.types.renamed.get(type(command), ())
         incoming = Incoming(message, command, stream, False, renamed)
         line, value = known_by(once, category, incoming)
         if line is not None and self._memory.get(line, -1) >= value:
-            outcome = "redelivered" if once is not None and once.two_phase else "duplicate"
+            outcome = "redelivered" if once is not None and once.keeps_state else "duplicate"
             return Taken(message, category, outcome, stream)
         first_event = self.log.find(followed_id(message.id, stream, 0))
         if first_event is not None and first_event.stream_name == stream:
             return Taken(message, category, "redelivered", stream)
-        if two_phase:
+        if keeps_state:
             loaded.entity = state_of(self.component, self.states.get(stream), message)
         connection = self._connection
         try:
             with nullcontext() if connection is None else connection.transaction():
-                version = None if two_phase else loaded.version
+                version = None if keeps_state else loaded.version
                 done = call(
                     self.component, declared, message, command, stream, loaded, connection, version
                 )
@@ -274,27 +275,20 @@ class Interpreter:
         return Taken(message, category, outcome, stream, call=done)
 
     def load(self, stream: str, *, projected: bool = True) -> Loaded:
-        """Return an entity as its events make it, or if it is not to be projected, a new one.
-
-        Raises:
-            MessageError: an event is unknown, or its projector raised.
-        """
+        """Return an entity as its events make it, or if it is not to be projected, a new one."""
         component = self.component
         loaded = Loaded(None if component.entity is None else component.entity())
         for event in self.log.stream(stream):
             if projected:
-                component.projection.apply_stored(loaded.entity, event)
+                loaded.entity = declarations(component).projection.apply_stored(
+                    loaded.entity, event
+                )
             loaded.version = event.position
             loaded.started = loaded.started or starts(event)
         return loaded
 
     def _write(self, message: StoredMessage, done: Call) -> None:
-        """Write what a handler decided.
-
-        Raises:
-            _WrittenBefore: a part of it is there already.
-            MessageError: an id is in use, or a stream is not at the expected version.
-        """
+        """Write what a handler decided."""
         decided = done.decided
         rows: list[tuple[Row, type | None]] = list(
             zip_longest(decided.events, map(type, done.events))
@@ -306,11 +300,7 @@ class Interpreter:
             if found is not None and found.stream_name == row.stream_name:
                 raise _WrittenBefore
         try:
-            self._check(rows)
-        except MessageIdConflictError as error:
-            raise MessageError(
-                f"Cannot write what the handling of {message} brings about: {error}"
-            ) from error
+            self._check(message, rows)
         except ExpectedVersionError as error:
             raise HandlerError(
                 f"The handler of {message} wrote with an expected version that is not met: {error}"
@@ -320,12 +310,12 @@ class Interpreter:
         for scheduled, one in zip(decided.scheduled, done.context.scheduled, strict=True):
             self.log.schedule(scheduled, type(one.message))
 
-    def _check(self, rows: list[tuple[Row, type | None]]) -> None:
+    def _check(self, message: StoredMessage, rows: list[tuple[Row, type | None]]) -> None:
         """Refuse what the log would refuse, before any of it is written."""
         ahead = Counter[str]()
         for row, _ in rows:
             if (found := self.log.find(row.id)) is not None:
-                raise id_conflict(row, found)
+                raise TakenIdError(message, row.id, found.stream_name)
             version = self.log.version(row.stream_name) + ahead[row.stream_name]
             ahead[row.stream_name] += 1
             if row.expected_version not in (None, version):

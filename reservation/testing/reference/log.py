@@ -27,7 +27,6 @@ class MemoryLog:
     """
 
     def __init__(self, time: datetime = TIME) -> None:
-        """Begin with nothing."""
         self.messages: list[StoredMessage] = []
         self.scheduled: list[ScheduledRow] = []
         self.classes: dict[int, type] = {}
@@ -49,16 +48,7 @@ class MemoryLog:
         return self._by_id.get(str(id_))
 
     def write(self, row: Row, class_: type | None = None) -> StoredMessage:
-        """Write a message at the end of its stream; the same one again is the one that is there.
-
-        Args:
-            row: the message, encoded.
-            class_: the class that it is of, if it is known.
-
-        Raises:
-            MessageIdConflictError: the id is in use for another message.
-            ExpectedVersionError: the stream is at another version.
-        """
+        """Write a message at the end of its stream; the same one again is the one that is there."""
         found = self.find(row.id)
         if found is not None:
             same = (found.stream_name, found.type) == (row.stream_name, row.type)

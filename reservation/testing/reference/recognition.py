@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from reservation.component import Component
+from reservation.declaration.records import MessageDeclaration
+from reservation.declaration.table import declarations
 from reservation.errors import DecodeError, ReservationError
 from reservation.idempotence.followed import Followed
-from reservation.idempotence.in_events.message_id import MessageIdInEvents
-from reservation.idempotence.in_events.position import PositionInEvents
+from reservation.idempotence.in_events import MessageIdInEvents, PositionInEvents
 from reservation.idempotence.processed import Processed
 from reservation.idempotence.revision import Revisions
 from reservation.idempotence.strategy import Incoming
@@ -22,16 +23,7 @@ from reservation.serialization.struct_types import hints_of
 
 # Any: strategies are of all classes, and keys and commands are a component's own.
 def known_by(once: Any, category: str, incoming: Incoming) -> tuple[Any, int]:
-    """Return what identifies a message, and the number that must rise.
-
-    Args:
-        once: the strategy of its handler; None for none.
-        category: the category that it was read from.
-        incoming: the message.
-
-    Raises:
-        MessageError: it has no key, or no revision.
-    """
+    """Return what identifies a message, and the number that must rise."""
     message, stream = incoming.message, incoming.entity_stream
     if isinstance(once, Processed):
         name = incoming.names[0] if incoming.names else message.type
@@ -50,13 +42,7 @@ def known_by(once: Any, category: str, incoming: Incoming) -> tuple[Any, int]:
 def traced(
     once: Any, message: StoredMessage, events: list[object]
 ) -> tuple[list[object], dict[str, Any]]:
-    """Return the events by which a strategy recognizes a message, and what they carry.
-
-    Args:
-        once: the strategy; None for none.
-        message: the message that was handled.
-        events: what its handler returned.
-    """
+    """Return the events by which a strategy recognizes a message, and what they carry."""
     if isinstance(once, MessageIdInEvents):
         return events or [PseudoEvent()], {"messageId": message.id}
     if isinstance(once, PositionInEvents):
@@ -66,13 +52,8 @@ def traced(
 
 
 def server_key(component: Component[Any], message: StoredMessage) -> str | None:
-    """Return the stream of a command's key where its data need not be read against its class.
-
-    Args:
-        component: the component.
-        message: a command that is reserved.
-    """
-    declared = component.server_keys.get(message.type)
+    """Return the stream of a command's key where its data need not be read against its class."""
+    declared = declarations(component).server_keys.get(message.type)
     if declared is None or callable(declared.key) or declared.formerly is not None:
         return None
     data = json.loads(message.data or "null")
@@ -86,21 +67,18 @@ def server_key(component: Component[Any], message: StoredMessage) -> str | None:
             return None
         if not re.fullmatch(r"[^+\x00-\x1f\x7f-\x9f]+", str(part)):
             return None
-    key = "+".join(map(str, parts))
-    if declared.into:
-        return f"{declared.into}-{key}"
-    separator = "+" if "-" in message.stream_name else "-"
-    return f"{message.stream_name}{separator}{key}"
+    return f"{declared.into}-{'+'.join(map(str, parts))}"
 
 
 def entity_by_stream(
     component: Component[Any], category: str, message: StoredMessage
 ) -> str | None:
     """Return the entity that a message is for by the name of its stream, if that says so."""
-    if category in component.subscribed:
+    table = declarations(component)
+    if category in table.others:
         return None
-    declared = component.reservations.get(message.type)
-    if declared and not declared.entity and category != component.command_category:
+    declared = table.own[message.type].reservation
+    if declared and not declared.entity and category != table.command_category:
         return None  # the key alone names the stream
     id_ = cardinal_id(message.stream_name)
     return f"{component.name}-{id_}" if id_ else None
@@ -108,33 +86,27 @@ def entity_by_stream(
 
 def is_repeated(
     component: Component[Any],
-    declared: Any,
+    declared: MessageDeclaration,
     later: StoredMessage,
     first: StoredMessage,
 ) -> bool:
-    """Return whether a command says the same as the first one of its key.
-
-    Args:
-        component: the component.
-        declared: how commands of the type are reserved, or initiate.
-        later: the command.
-        first: the first one.
-    """
+    """Return whether a command says the same as the first one of its key."""
+    table = declarations(component)
     contents = [(m.type, json.loads(m.data or "{}")) for m in (later, first)]
-    for field in declared.volatile:
+    for field in declared.ignoring:
         for _, data in contents:
             if isinstance(data, dict):
                 data.pop(codec.camel_case(field), None)
     if contents[0] == contents[1]:
         return True
-    if first.type not in component.types.names_of(declared.command):
+    if first.type not in table.types.names_of(declared.message):
         return False
     try:
-        meanings = [_meaning(component.types.decode(m)) for m in (later, first)]
+        meanings = [_meaning(table.types.decode(m)) for m in (later, first)]
     except (DecodeError, ReservationError):
         return False
     for meaning in meanings:
-        for field in declared.volatile:
+        for field in declared.ignoring:
             del meaning[field]
     return bool(meanings[0] == meanings[1])
 

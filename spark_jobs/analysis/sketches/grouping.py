@@ -35,30 +35,14 @@ def columns_of(sketches: Sequence[Sketch]) -> list[str]:
 def summed(
     apply: Callable[[Function, str], DataFrame], sketches: Sequence[Sketch], parts: int
 ) -> DataFrame:
-    """Return what is seen of groups.
-
-    Args:
-        apply: applies a function to the batches of fingerprints; gets its schema too.
-        sketches: what is summed up for each job.
-        parts: into how many parts the groups are divided.
-
-    Returns:
-        For each job, by its number in ``job``, and for each different row of what is seen, how many
-        ``groups`` show it, how many ``messages`` these have, and where they are: ``positions``, as
-        64-bit numbers. Many messages take several rows, of which the first counts the groups.
-    """
+    """Return what is seen of groups."""
     schema = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in _schema(sketches))
     blocks = apply(partial(_divided, sketches, parts), _BLOCKS)
     return blocks.repartitionById(parts, "part").mapInArrow(partial(_counted, sketches), schema)
 
 
 def summed_here(tables: Sequence[pa.Table], sketches: Sequence[Sketch]) -> pa.Table:
-    """Return the same, computed by this process.
-
-    Args:
-        tables: the fingerprints for each job.
-        sketches: what is summed up for each job.
-    """
+    """Return the same, computed by this process."""
     schema = _schema(sketches)
     numbers = (sketch.of(table) for sketch, table in zip(sketches, tables, strict=True))
     found = (
@@ -71,12 +55,7 @@ def summed_here(tables: Sequence[pa.Table], sketches: Sequence[Sketch]) -> pa.Ta
 
 
 def groups_of(table: pa.Table, sketch: Sketch) -> pa.Array:
-    """Return the group of each message, which no progress changes; null if it is in none.
-
-    Args:
-        table: the fingerprints.
-        sketch: what is summed up.
-    """
+    """Return the group of each message, which no progress changes; null if it is in none."""
     numbers = sketch.of(table)
     is_member = np.isin(table["global_position"].to_numpy(), numbers["global_position"].to_numpy())
     groups = np.zeros(len(table), np.int64)
@@ -192,14 +171,7 @@ def _seen(sketch: Sketch, numbers: pa.Table) -> dict[str, pa.Array]:
 def _divided_rows(
     different: pa.Table, sketch: Sketch, places: Numbers, ends: Numbers
 ) -> dict[str, pa.Array]:
-    """Return rows that have few positions each.
-
-    Args:
-        different: the different rows.
-        sketch: whose columns they have.
-        places: the positions of the messages of all rows, one row after the other.
-        ends: where in these each row ends.
-    """
+    """Return rows that have few positions each."""
     begins = np.concatenate(([0], ends[:-1]))
     pieces = [
         (row, first, min(first + _MOST_OF_ROW, end), first == begin)

@@ -35,7 +35,7 @@ class Fingerprints:
     category: Numbers
     type: Numbers
     is_first: Flags
-    is_copy: Flags
+    is_subscribed: Flags
     key: Numbers
     says: Numbers
     causation: Numbers
@@ -94,12 +94,7 @@ class Marks:
 
     @classmethod
     def of(cls, rows: Fingerprints, consumed: Mapping[int, Consumed]) -> "Marks":
-        """Return those of messages.
-
-        Args:
-            rows: their fingerprints.
-            consumed: how far the consumers are, by the numbers of their categories.
-        """
+        """Return those of messages."""
         marks = cls(*(np.zeros(len(rows.global_position), bool) for _ in fields(cls)))
         for category, one in consumed.items():
             here = rows.category == category

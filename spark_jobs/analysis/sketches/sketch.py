@@ -32,18 +32,10 @@ class Sketch(Protocol):
     columns: ClassVar[Sequence[str]]
 
     def of(self, table: pa.Table) -> pa.Table:
-        """Return the numbers of each message, with its ``group`` and ``global_position``.
-
-        Args:
-            table: the fingerprints.
-        """
+        """Return the numbers of each message, with its ``group`` and ``global_position``."""
 
     def seen(self, sums: pa.Table) -> pa.Table:
-        """Return what matters of the sums of groups: few different rows, whatever was hashed.
-
-        Args:
-            sums: those of `sums`, with Arrow's names for them, such as ``pair_min``.
-        """
+        """Return what matters of the sums of groups: few different rows, whatever was hashed."""
 
 
 def _isin(values: Numbers, known: Sequence[int]) -> Flags:
@@ -126,7 +118,7 @@ class CommandsSketch:
         rows, is_start = rows.where(wanted), is_start[wanted]
         marks = Marks.of(rows, self.consumed)
         was_sent, is_event = rows.category == self.commands, rows.category == self.events
-        is_command, is_right = was_sent & ~rows.is_copy, np.zeros(len(rows.category), bool)
+        is_right = np.zeros(len(rows.category), bool)
         for category, type_ in self.right:
             is_right |= (rows.category == category) & (rows.type == type_)
         is_wrong = ~was_sent & ~is_event & ~is_right
@@ -143,20 +135,20 @@ class CommandsSketch:
                 # A message without a key, or of a wrong type, is a group of its own.
                 "group": np.where(has_key, rows.key, _alone(at)),
                 "global_position": at,
-                "is_command": is_command.astype(np.int8),
-                "is_reservation": (~is_command).astype(np.int8),
+                "is_command": was_sent.astype(np.int8),
+                "is_reservation": (~was_sent).astype(np.int8),
                 "is_start": is_start.astype(np.int8),
                 # Whether it waits for the consumer.
-                "waits": (is_command & rows.has_key & ~marks.was_read & ~marks.is_letter).astype(
+                "waits": (was_sent & rows.has_key & ~marks.was_read & ~marks.is_letter).astype(
                     np.int8
                 ),
                 # Whether the consumer has recorded it as a conflict.
-                "is_recorded": (is_command & marks.was_read & marks.is_recorded).astype(np.int8),
+                "is_recorded": (was_sent & marks.was_read & marks.is_recorded).astype(np.int8),
                 "is_corrected": marks.is_corrected.astype(np.int8),
                 "pair": _masked(pair.astype(np.int64), pair != NONE),
                 # An event that starts a stream has the content of the command that it follows.
                 "says": _masked(rows.says, rows.has_says),
-                "command": _masked(at, is_command),
+                "command": _masked(at, was_sent),
                 "follows": _masked(follows, is_start),
             }
         )
@@ -190,7 +182,7 @@ class EffectsSketch:
         events: that of the entity's category.
         passes: those of passes.
         subscribed: those of subscribed categories.
-        copies: the categories and types of reserved copies outside the command category.
+        copies: the categories and types of reserved copies.
         judged: the categories of what is to be followed, in their order.
         reserved, silent: the types that are reserved; those whose handling may leave nothing.
     """
@@ -227,7 +219,7 @@ class EffectsSketch:
         marks = Marks.of(rows, self.consumed)
         was_sent, is_event = rows.category == self.commands, rows.category == self.events
         is_pass = _isin(rows.category, self.passes)
-        is_copy = rows.is_copy & (was_sent | _isin(rows.category, self.subscribed))
+        is_copy = rows.is_subscribed.copy()
         for category, type_ in self.copies:
             is_copy |= (rows.category == category) & (rows.type == type_)
         number = np.full(len(rows.category), NONE)
@@ -236,7 +228,7 @@ class EffectsSketch:
         is_follower, at = is_event | is_pass, rows.global_position
         # The events of a reserved command mostly follow its copy. It is judged with those that
         # follow itself, which are without a cause otherwise.
-        is_aside = was_sent & ~rows.is_copy & _isin(rows.type, self.reserved)
+        is_aside = was_sent & _isin(rows.type, self.reserved)
         is_cause = ~is_follower & ~is_aside
         is_silent = _isin(rows.type, self.silent)
         may_lack = is_cause & ~marks.is_letter & (~marks.was_read | is_silent)

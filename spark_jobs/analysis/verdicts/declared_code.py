@@ -6,37 +6,57 @@ With another one, the same messages can have other verdicts.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from reservation.component import Component
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
+from reservation.messages.registry import MessageTypes
 from reservation.messages.upcasting import code_of
 from reservation.serialization.struct_types import twin
+from spark_jobs.common.declaration import Declaration
 
 
 def code_of_component(component: Component) -> str:
     """Return the digest of what makes keys and meanings: fields, defaults, upcasters, functions.
 
     What functions call is not part of it.
-
-    Args:
-        component: the component.
     """
+    declared = declarations(component)
+    initiated = declared.own.with_role(Role.INITIATE)
     parts = [
-        *(_of_class(component, name) for name in sorted(component.initiations)),
+        *(_of_class(declared.types, name) for name in sorted(initiated)),
         *(
-            [*_of_class(component, name), _of_key(one.key), _of_key(one.formerly)]
-            for name, one in sorted(component.reservations.items())
+            [
+                *_of_class(declared.types, name),
+                _of_key(one.key),
+                _of_key(one.formerly),
+            ]
+            for name, one in sorted(declared.own.reservations.items())
         ),
+        *_of_entities(component),
     ]
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _of_class(component: Component, name: str) -> list[Any]:
+def _of_entities(component: Component) -> Iterator[list[Any]]:
+    """Yield what tells which entity a message is for, where that is not a value of its data."""
+    declared = declarations(component)
+    for category, names in Declaration.of(component).decoded_entities.items():
+        subscribed = declared.others.get(category)
+        for name in names:
+            id_ = subscribed[name].id if subscribed else None
+            types = subscribed.types if subscribed else declared.types
+            yield [category, *_of_class(types, name), _of_key(id_)]
+
+
+def _of_class(types: MessageTypes, name: str) -> list[Any]:
     # Any: a class that is known only now.
-    type_: Any = component.types[name]
+    type_: Any = types[name]
     factories = [
         code_of(field.default_factory)
         for field in dataclasses.fields(type_)
@@ -47,7 +67,7 @@ def _of_class(component: Component, name: str) -> list[Any]:
         msgspec.json.schema(twin(type_), schema_hook=lambda other: {"title": str(other)}),
         factories,
         code_of(vars(type_).get("__post_init__")),
-        component.types.upcasters(name),
+        types.upcasters(name),
     ]
 
 

@@ -1,17 +1,12 @@
 -- In Spark's SQL.
 
 -- name: is_derived
--- The names are those of `followed_id` and `further_id`. An id that is neither a text nor a number is
--- written as JSON, mostly in lower case.
+-- The names are those of `followed_id` and `further_id`.
 coalesce(cause_entity = '{any}' AND substring({id}, 15, 1) = '5', false)
 OR coalesce(exists(
   array(
     concat(stream_name, ' '),
-    concat(cause_entity, '\n', stream_name, '\n'),
-    concat(
-      substring_index(cause_entity, '-', 1),
-      lower(substr(cause_entity, length(substring_index(cause_entity, '-', 1)) + 1)),
-      '\n', stream_name, '\n')),
+    concat(cause_entity, '\n', stream_name, '\n')),
   name -> exists(
     transform(
       sequence(0, cast(followers AS int) - 1),

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.postgres.queries import load_queries
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.verdicts.judging import Read, is_passes, number_of, own_name
@@ -30,10 +31,10 @@ TYPES = {
     # The numbers of names, from 0, in a `Numbering`; null for other types and for types of events.
     "category": "int",
     "type": "int",
-    # Whether it is the first of its stream; whether it is a copy in the command category, or of
-    # another category and handled here. See `columns.sql`.
+    # Whether it is the first of its stream; whether it is of another category and handled here. See
+    # `columns.sql`.
     "is_first": "boolean",
-    "is_copy": "boolean",
+    "is_subscribed": "boolean",
     # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
     "key": "bigint",
     "says": "bigint",
@@ -107,9 +108,10 @@ class FingerprintQuery(columns.CategoryQuery):
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return what makes each of the columns."""
         component, numbering = self.component, Numbering.of(self.component)
+        declared = declarations(component)
         made = columns.expressions(
             [
-                *("global_position", "time", "is_copy", "key_category", "key_stream"),
+                *("global_position", "time", "key_category", "key_stream"),
                 *("causation", "version", "starts", "is_first", "is_subscribed"),
             ],
             category,
@@ -131,7 +133,7 @@ class FingerprintQuery(columns.CategoryQuery):
             "category": sql.Literal(numbering.category(self.category)),
             "type": part("type", numbers=columns.by_type(numbers)),
             "is_first": made["is_first"],
-            "is_copy": sql.SQL("false"),
+            "is_subscribed": sql.SQL("false"),
             "key": by_stream,
             "says": part("says", version=made["version"]),
             "causation": null,
@@ -142,17 +144,16 @@ class FingerprintQuery(columns.CategoryQuery):
         if asked := _asked(self.category, component, self.progress):
             first, last = map(sql.Literal, asked)
             parts["cardinal"] = part("cardinal", first=first, last=last)
-        if self.category == component.command_category:
-            parts["is_copy"] = made["is_copy"]
+        if self.category == declared.command_category:
             parts["key"] = part(
                 "key_of_command",
-                **{name: made[name] for name in ("key_category", "key_stream", "is_copy")},
+                **{name: made[name] for name in ("key_category", "key_stream")},
             )
-        elif self.category in component.subscribed:
-            parts |= {"is_copy": made["is_subscribed"], "key": null, "says": null}
+        elif self.category in declared.others:
+            parts |= {"is_subscribed": made["is_subscribed"], "key": null, "says": null}
             parts["type"] = sql.SQL("NULL::integer")
         elif self.category == component.name:
-            parts["key"] = by_stream if component.initiations else null
+            parts["key"] = by_stream if declared.own.initiates else null
             parts["says"] = null
             parts["type"] = sql.SQL("NULL::integer")
             parts["causation"] = made["causation"]
@@ -182,15 +183,7 @@ def query_of(
     seed: int,
     progress: Progress | None,
 ) -> columns.CategoryQuery:
-    """Return what is read of a category of a component, or of the passes of its consumers.
-
-    Args:
-        name: the name of either.
-        declaration: what the component declares of its messages.
-        component: the component.
-        seed: of the hashes.
-        progress: as in `FingerprintQuery`.
-    """
+    """Return what is read of a category of a component, or of the passes of its consumers."""
     names, passes = list(TYPES), passes_in(name)
     if passes is None:
         return FingerprintQuery(
@@ -209,24 +202,13 @@ def of_messages(
     app_dir: Path | None,
     seed: int | None = None,
 ) -> DataFrame:
-    """Return the fingerprints of messages, as Spark makes them.
-
-    Args:
-        read: reads the component's categories.
-        component: the component.
-        progress: as in `FingerprintQuery`.
-        app: the app path by which Spark's workers find it, for keys that are functions.
-        app_dir: the folder of the app; None if its modules were sent to the workers.
-        seed: of the hashes; None for a new one, so that a sender cannot choose names or contents
-            that collide.
-    """
+    """Return the fingerprints of messages, as Spark makes them."""
+    declared = declarations(component)
     declaration, numbering = Declaration.of(component), Numbering.of(component)
     wanted = ["global_position", "time", "category", "type", "is_first", "stream_name"]
-    made = ["starts", "is_copy", "causation", "version", "content", "key_category", "key_stream"]
+    made = ["starts", "causation", "version", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
-    if declaration.renamed_within:
-        made.append("source")
     if declaration.subscriptions:
         made.append("is_subscribed")
     if progress is None:
@@ -237,19 +219,20 @@ def of_messages(
     category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
     event = own_name(type_, declaration.names)
     seeded = F.lit(new_seed() if seed is None else seed)
-    was_sent, is_event = category == component.command_category, category == component.name
-    is_copy = was_sent & F.col("is_copy")
+    was_sent, is_event = (
+        category == declared.command_category,
+        category == component.name,
+    )
     is_own, is_pass = category.isin(*own_categories_of(component)), is_passes(category)
-    if declaration.subscriptions:
-        is_copy |= F.col("is_subscribed")
+    is_subscribed = F.col("is_subscribed") if declaration.subscriptions else F.lit(False)
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
     named = (
-        F.when(was_sent & ~is_copy, F.col("key_stream"))
+        F.when(was_sent, F.col("key_stream"))
         .when(is_event, stream)
         .otherwise(reserved_key(declaration))
     )
     has_key = is_own & pair.isNotNull() & named.isNotNull()
-    if not component.initiations:
+    if not declared.own.initiates:
         has_key &= ~is_event
     asked = F.lit(False)
     for name in numbering.categories:
@@ -265,7 +248,7 @@ def of_messages(
         number_of(category, numbering.categories).alias("category"),
         F.when(is_own & ~is_event, number_of(type_, numbering.types)).alias("type"),
         "is_first",
-        is_copy.alias("is_copy"),
+        is_subscribed.alias("is_subscribed"),
         F.when(has_key, F.xxhash64(seeded, pair, named)).alias("key"),
         # A hash passes over what is null, so a version is never in the place of the content.
         F.when(

@@ -6,7 +6,7 @@
 (CASE m.type {numbers} END)::integer
 
 -- name: key_of_command
-hashtextextended({key_category} || E'\n' || CASE WHEN {is_copy} THEN m.stream_name::text ELSE {key_stream} END, {seed})
+hashtextextended({key_category} || E'\n' || {key_stream}, {seed})
 
 -- name: key_of_stream
 hashtextextended({category} || E'\n' || m.stream_name, {seed})

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.common.caching import kept_on_disk, unpersisted
-from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Progress
 
 
@@ -30,13 +29,14 @@ class Read(Protocol):
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
-        """Return them in one DataFrame.
+        """Return them in one DataFrame."""
 
-        Args:
-            categories: their names.
-            columns: of `spark_jobs.source.columns`.
-            firsts_of: the categories of which only the first message of each stream is read.
-        """
+
+class Messages(Read, Protocol):
+    """Reads columns of all messages of categories, or of some of them."""
+
+    def at(self, positions: DataFrame) -> Read:
+        """Return what reads the messages at the positions in the column ``global_position``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class Rows:
             wanted &= ~category.isin(*firsts_of) | F.col("is_first")
         return self.messages.where(wanted).select(*columns)
 
+    def at(self, positions: DataFrame) -> "Rows":
+        """Return what reads the messages at some positions only; see `Messages`."""
+        positions = positions.select("global_position")
+        return Rows(self.messages.join(positions, "global_position", "left_semi"))
+
 
 def number_of(name: Column, names: Sequence[str | int]) -> Column:
     """Return the index of a name in a list; null if the list does not contain it."""
@@ -69,12 +74,7 @@ def number_of(name: Column, names: Sequence[str | int]) -> Column:
 
 
 def own_name(type_: Column, names: Mapping[str, str]) -> Column:
-    """Return the name that a message's type has today.
-
-    Args:
-        type_: the type that is stored.
-        names: the former names, with those of today.
-    """
+    """Return the name that a message's type has today."""
     own = type_
     for name, now in names.items():
         own = F.when(type_ == name, F.lit(now)).otherwise(own)
@@ -82,11 +82,7 @@ def own_name(type_: Column, names: Mapping[str, str]) -> Column:
 
 
 def is_passes(category: Column) -> Column:
-    """Return whether a row is a pass of a consumer, and no message.
-
-    Args:
-        category: the name of its category, or of the passes that it is one of.
-    """
+    """Return whether a row is a pass of a consumer, and no message."""
     return F.contains(category, F.lit(ID_SEPARATOR))
 
 
@@ -165,16 +161,8 @@ class Comparison(Protocol):
     def is_needed(self, counts: Counts) -> bool:
         """Return whether anything was found to be different."""
 
-    def compared(
-        self, pairs: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
-    ) -> DataFrame:
-        """Return pairs with ``same``, whether both mean the same.
-
-        Args:
-            pairs: with the columns of `PAIR`.
-            lookup: gives what reads some of the messages.
-            corrected: the messages that were corrected.
-        """
+    def compared(self, pairs: DataFrame, lookup: Lookup, given: Mapping[int, str]) -> DataFrame:
+        """Return pairs with ``same``, whether both mean the same."""
 
 
 class Job(Protocol):
@@ -195,9 +183,6 @@ class Job(Protocol):
         Adds the missing columns of `FOUND`, where ``findings`` is empty for a row that needs no
         attention; ``is_open``, whether the verdict may change once a consumer has read more; and
         the columns that are counted.
-
-        Args:
-            rows: what `rows` returned, marked with how far the consumers are.
         """
 
     def counts(self) -> Mapping[str, Column]:
@@ -218,20 +203,13 @@ class Judged:
 
 
 def run(job: Job, rows: DataFrame, progress: Progress, lookup: Lookup) -> Judged:
-    """Judge all rows, in one pass over them; in two if something differs and means the same.
-
-    Args:
-        job: the job.
-        rows: what its `rows` returned.
-        progress: how far the consumers are.
-        lookup: gives what reads some of the messages.
-    """
+    """Judge all rows, in one pass over them; in two if something differs and means the same."""
     rows, comparison = progress.marked(rows), job.comparison
     found = _run(job, rows)
     if comparison is None or not comparison.is_needed(found.counts):
         return found
     pairs = kept_on_disk(pairs_of(found.findings))
-    compared = kept_on_disk(comparison.compared(pairs, lookup, progress.corrections))
+    compared = kept_on_disk(comparison.compared(pairs, lookup, progress.given))
     with unpersisted([pairs, compared]):
         if compared.where("same").count():
             found.findings.unpersist()
@@ -255,12 +233,7 @@ def pairs_of(judged: DataFrame) -> DataFrame:
 
 
 def with_alike(rows: DataFrame, compared: DataFrame) -> DataFrame:
-    """Add ``alike``: the positions of the messages that mean the same as the row; null for none.
-
-    Args:
-        rows: the rows.
-        compared: what `Comparison.compared` returned.
-    """
+    """Add ``alike``: the positions of the messages that mean the same as the row; null for none."""
     alike = compared.where("same").groupBy("global_position")
     return rows.join(
         alike.agg(F.collect_set("compared_with").alias("alike")), "global_position", "left"
@@ -268,12 +241,7 @@ def with_alike(rows: DataFrame, compared: DataFrame) -> DataFrame:
 
 
 def findings_of(judged: DataFrame, *more: str) -> DataFrame:
-    """Return the findings of judged rows, a row each, with the ``group`` that each is in.
-
-    Args:
-        judged: the rows.
-        more: further columns of the rows.
-    """
+    """Return the findings of judged rows, a row each, with the ``group`` that each is in."""
     group = F.col("group").cast("string").alias("group")
     return judged.withColumn("finding", F.explode("findings")).select(*FINDING, group, *more)
 

@@ -4,16 +4,15 @@ What a job finds to be different may still be the same: it was sent under a form
 shape, or without a field that has a default. The messages of such pairs are read with their data,
 which nothing else is, and compared by the code of the component, as the consumers do it: on Spark's
 workers, or in this process if there are few pairs and Spark runs on this machine. What cannot be
-decoded, or read any more, stays different. Where a command was corrected, what means the same as
-one of its two contents is a reissue of it.
+decoded, or read any more, stays different. Where the letter of a command was given other data,
+what means the same as one of its two contents is a reissue of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -21,22 +20,17 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.pandas.functions import arrow_udf
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage
 from spark_jobs.analysis.keys import loaded, stored
 from spark_jobs.analysis.verdicts.judging import PAIR, Counts, Lookup
-from spark_jobs.snapshot.meaning import Corrected
 
 # What the decoding of a message depends on.
 _DECODED = ("type", "version", "data")
 
-# The two contents in the data of a correction.
-_CONTENTS = ("former", "corrected")
-
 # So few pairs are compared sooner here than a worker starts.
 _FEW = 500
-
-_CORRECTION = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +40,12 @@ class Meanings:
     Attributes:
         commands: the category of the commands.
         copies: the categories of their copies.
-        corrections: the category of their corrections.
         app, app_dir: the app path by which Spark's workers find the component, and its folder; None
             where its modules were sent to them.
     """
 
     commands: str
     copies: Sequence[str]
-    corrections: str
     app: str
     app_dir: Path | None
 
@@ -61,16 +53,8 @@ class Meanings:
         """Return whether anything was found to be different."""
         return any(count for name, count in counts.items() if name.endswith(" conflicts"))
 
-    def compared(
-        self, pairs: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
-    ) -> DataFrame:
-        """Return pairs with ``same``, whether both mean the same.
-
-        Args:
-            pairs: with the columns of `PAIR`.
-            lookup: gives what reads some of the messages.
-            corrected: the messages that were corrected.
-        """
+    def compared(self, pairs: DataFrame, lookup: Lookup, given: Mapping[int, str]) -> DataFrame:
+        """Return pairs with ``same``, whether both mean the same."""
         spark = pairs.sparkSession
         table = pairs.limit(_FEW + 1).toArrow() if self.app_dir is not None else None
         is_few = table is not None and len(table) <= _FEW
@@ -84,10 +68,10 @@ class Meanings:
             positions = pairs.select(both).distinct()
         found = lookup(positions)(
             [self.commands, *self.copies],
-            ["category", "global_position", "causation", "is_copy", *_DECODED],
+            ["category", "global_position", "causation", *_DECODED],
         )
-        found = self._with_corrections(found, lookup, corrected)
-        columns = [*_DECODED, "corrections"]
+        found = self._with_contents(found, lookup, given)
+        columns = [*_DECODED, "contents"]
         for name, role in zip(PAIR, ("command", "first"), strict=True):
             message = found.select(
                 F.col("global_position").alias(name), F.struct(*columns).alias(role)
@@ -104,38 +88,26 @@ class Meanings:
         compare = arrow_udf(function, "boolean")  # type: ignore[call-overload]
         return pairs.select(*PAIR, compare(*values).alias("same"))
 
-    def _with_corrections(
-        self, messages: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
+    def _with_contents(
+        self, messages: DataFrame, lookup: Lookup, given: Mapping[int, str]
     ) -> DataFrame:
-        """Add ``corrections``: the data of those of a message, and of a copy's command; or null.
-
-        Args:
-            messages: commands and copies.
-            lookup: gives what reads some of the messages.
-            corrected: the messages that were corrected.
-        """
-        if not corrected:
-            return messages.withColumn("corrections", F.lit(None).cast("array<string>"))
-        last = messages.sparkSession.createDataFrame(
-            pa.table(
-                {
-                    "corrected": [one.global_position for one in corrected],
-                    "correction": [one.correction for one in corrected],
-                }
-            )
+        """Add ``contents``: the data that a message, or its command, was sent with and given."""
+        if not given:
+            return messages.withColumn("contents", F.lit(None).cast("array<string>"))
+        table = pa.table({"corrected": [*given], "given": [*given.values()]})
+        corrected = messages.sparkSession.createDataFrame(table)
+        read = lookup(corrected.select(F.col("corrected").alias("global_position")))
+        sent = read([self.commands, *self.copies], ["global_position", "data"]).select(
+            F.col("global_position").alias("corrected"), F.col("data").alias("sent")
         )
-        read = lookup(last.select(F.col("correction").alias("global_position")))
-        data = read([self.corrections], ["global_position", "data"]).select(
-            F.col("global_position").alias("correction"), F.col("data").alias("contents")
-        )
-        is_copy = F.col("is_copy") | F.col("category").isin(*self.copies)
+        is_copy = F.col("category").isin(*self.copies)
         either = F.array("global_position", F.when(is_copy, F.col("causation")))
         of_messages = (
             messages.select("global_position", F.explode(either).alias("corrected"))
-            .join(last, "corrected")
-            .join(data, "correction")
+            .join(corrected, "corrected")
+            .join(sent, "corrected")
             .groupBy("global_position")
-            .agg(F.collect_list("contents").alias("corrections"))
+            .agg(F.flatten(F.collect_list(F.array("sent", "given"))).alias("contents"))
         )
         return messages.join(of_messages, "global_position", "left")
 
@@ -162,32 +134,28 @@ def _same(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
 
 
 def _contents(
-    type_: str | None, version: str | None, data: str | None, corrections: Sequence[str] | None
+    type_: str | None, version: str | None, data: str | None, contents: Sequence[str | None] | None
 ) -> Iterator[StoredMessage]:
-    """Give a message as it is stored, and as it was corrected from and to.
+    """Give a message as it is stored, and as it was sent and handled where it was corrected.
 
     Without data, or where it was not found, nothing can be decoded.
     """
     if type_ is None:
         return
-    if data is not None:
-        yield stored(type_, version, data)
-    for correction in corrections or ():
-        found = _CORRECTION.decode(correction)
-        for name in _CONTENTS:
-            yield stored(type_, version, bytes(found[name]).decode())
+    for content in (data, *(contents or ())):
+        if content is not None:
+            yield stored(type_, version, content)
 
 
 def means_same(component: Component, command: StoredMessage, first: StoredMessage) -> bool:
-    """Return whether a command means the same as the first one of its key.
-
-    Args:
-        component: whose commands they are.
-        command: the command.
-        first: what was there first.
-    """
+    """Return whether a command means the same as the first one of its key."""
+    declared = declarations(component)
     try:
-        return same_meaning(component, command, first, component.types.decode)
+        one, decode = (
+            declared.own[command.type],
+            declared.types.decode,
+        )
+        return same_meaning(one.names, one.ignoring, command, first, decode)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  a class can raise anything

@@ -73,22 +73,7 @@ def in_order() -> Column:
 
 
 def judge(rows: DataFrame, command_category: str, initiating: str | None) -> DataFrame:
-    """Give every command and reservation its verdict.
-
-    Args:
-        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds; with
-            ``alike`` too, if rows were compared by what they mean.
-        command_category: where the commands were sent to.
-        initiating: the entity's category, whose rows stand for commands that initiate; None if
-            there are none.
-
-    Returns:
-        The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
-        multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
-        command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
-        for a conflict and it is none, or the other way round), ``compared_with`` (the position of
-        the message that a command differs from) and the columns of `FOUND`.
-    """
+    """Give every command and reservation its verdict."""
     is_command = F.col("is_command")
     order: list[Column | str] = [
         is_command,

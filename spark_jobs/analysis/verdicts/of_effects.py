@@ -31,12 +31,7 @@ def in_order() -> Column:
 
 
 def _rules(silent_types: Sequence[str], subscribed: Sequence[str]) -> list[Rule]:
-    """Return the rules of the verdicts, which stand for rows of `judge` and sums of `groups`.
-
-    Args:
-        silent_types: the types of commands whose handling may leave nothing in the log.
-        subscribed: the categories of others that messages are handled of.
-    """
+    """Return the rules of the verdicts, which stand for rows of `judge` and sums of `groups`."""
     is_copy, is_cause = F.col("is_copy"), F.col("is_cause")
     is_silent = F.col("type").isin(*silent_types) & ~F.col("category").isin(*subscribed)
     is_category, has_effect = (
@@ -62,19 +57,7 @@ def judge(
     names: Mapping[str, str],
     subscribed: Sequence[str] = (),
 ) -> DataFrame:
-    """Give every message that was to be handled its verdict, and each event that should not be.
-
-    Args:
-        rows: with the columns that `EffectsJob.rows` gives, ``was_read`` and ``is_letter``.
-        silent_types: the types of commands whose handling may leave nothing in the log.
-        names: the former names of types, with those of today.
-        subscribed: the categories of others that messages are handled of.
-
-    Returns:
-        The rows with ``verdict`` (for a reserved command handled, silent, pending, unhandled or
-        dead; for a subscribed message handled, passed, pending, unhandled or dead; for an event
-        effect-twice, without-cause or null) and the columns of a finding.
-    """
+    """Give every message that was to be handled its verdict, and each event that should not be."""
     is_cause, type_ = F.col("is_cause"), own_name(F.col("type"), names)
     order = [~is_cause, F.col("stream_name"), type_, F.col("position")]
     in_order = Window.partitionBy("group").orderBy(*order)

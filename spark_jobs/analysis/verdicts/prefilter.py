@@ -72,14 +72,6 @@ class GroupSums:
         *,
         is_here: bool = False,
     ) -> None:
-        """Sum up the fingerprints of messages, in one pass.
-
-        Args:
-            jobs: the jobs.
-            seen: sums them up.
-            progress: how far the consumers are.
-            is_here: whether this process sums them up, so that Spark need not cache the sums.
-        """
         sums, self.kept = seen([job.sketch(progress) for job in jobs]), None
         if not is_here:
             # The positions of messages make rows long.
@@ -212,13 +204,6 @@ class Prefilter:
     def __init__(
         self, jobs: Sequence[PrefilterJob], messages: PrefilterInput, progress: Progress
     ) -> None:
-        """Sum up the fingerprints of all messages.
-
-        Args:
-            jobs: the jobs.
-            messages: the messages.
-            progress: how far the consumers are.
-        """
         self._messages, self._progress = messages, progress
         self.sums = GroupSums(jobs, messages.seen, progress)
 

@@ -54,13 +54,7 @@ class Categories:
         return self._read(queries, made.types_of(columns))
 
     def parts(self, queries: Sequence[CategoryQuery], number: int | None = None) -> list[str]:
-        """Return queries that read categories in parts (`Snapshot.parts`).
-
-        Args:
-            queries: what is read, of each category.
-            number: into how many parts a store is divided that is not large; None for as many as
-                Spark's cores need.
-        """
+        """Return queries that read categories in parts (`Snapshot.parts`)."""
         if number is None:
             number = 1 if self.is_here else _RANGES * parallelism(self.spark)
         return self.snapshot.parts(queries, number, after=self.after, until=self.until)
@@ -87,11 +81,7 @@ class Categories:
         return reading.batches(queries, self.snapshot.id, schema, self.snapshot.database_url)
 
     def at(self, positions: DataFrame) -> "CategoryLookup":
-        """Return what reads the messages at some positions only.
-
-        Args:
-            positions: with the column ``global_position``.
-        """
+        """Return what reads the messages at some positions only."""
         return CategoryLookup(self, positions)
 
 

@@ -1,21 +1,18 @@
-"""What a run reads from: the store through ADBC or JDBC, and an archive."""
+"""What a run reads from: the store and an archive."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.fingerprinting import (
     Fingerprinting,
     ServerFingerprints,
     SparkFingerprints,
 )
-from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here
 from spark_jobs.snapshot.snapshot import Snapshot
@@ -41,13 +38,8 @@ class Reading:
 
     def __call__(
         self, after: Mapping[str, int] | None = None, *, is_few: bool = False
-    ) -> Categories | Jdbc | Union:
-        """Return what reads columns of categories.
-
-        Args:
-            after: the global position behind which each category is read; None for all of them.
-            is_few: whether so few messages are read that this process does it, if it can.
-        """
+    ) -> Categories | Union:
+        """Return what reads columns of categories."""
         after = after or {}
         if self.archive is None:
             return self.stored(after, is_few=is_few)
@@ -61,21 +53,16 @@ class Reading:
             after,
         )
 
-    def stored(
-        self, after: Mapping[str, int] | None = None, *, is_few: bool = False
-    ) -> Categories | Jdbc:
+    def stored(self, after: Mapping[str, int] | None = None, *, is_few: bool = False) -> Categories:
         """Return what reads columns of categories from the store alone."""
-        run, after = self.run, after or {}
-        if run.jdbc is None:
-            return Categories(
-                self.spark,
-                self.snapshot,
-                self._declaration,
-                after,
-                self.until,
-                is_here=is_few and is_here(run),
-            )
-        return Jdbc(self.spark, jdbc_url(run.database_url), self.snapshot, self._declaration, after)
+        return Categories(
+            self.spark,
+            self.snapshot,
+            self._declaration,
+            after or {},
+            self.until,
+            is_here=is_few and is_here(self.run),
+        )
 
     def archived(self) -> DataFrame | None:
         """Return the messages in the archive; None without one."""
@@ -89,7 +76,7 @@ class Reading:
     @property
     def server_can_hash(self) -> bool:
         """Whether the server can make the fingerprints of messages in the store."""
-        return self.run.jdbc is None and not self._declaration.by_function
+        return not self._declaration.by_function
 
     def fingerprints(
         self,
@@ -99,22 +86,14 @@ class Reading:
         is_of_server: bool,
         is_few: bool = False,
     ) -> Fingerprinting:
-        """Return what reads messages as fingerprints that are kept.
-
-        Args:
-            seed: of the hashes.
-            after: as for `__call__`.
-            is_of_server: whether the server makes them, of messages in the store only.
-            is_few: as for `__call__`.
-        """
+        """Return what reads messages as fingerprints that are kept."""
         component = self.run.component
         if is_of_server:
             stored = self.stored(after, is_few=is_few)
-            assert isinstance(stored, Categories)  # noqa: S101  JDBC reads columns
             return ServerFingerprints(stored, component, None, seed)
         return SparkFingerprints(
             self(after, is_few=is_few),
-            partial(lookup.at, self.stored(is_few=True)),
+            self.stored(is_few=True).at,
             self.spark.createDataFrame,
             component,
             self.run.app,

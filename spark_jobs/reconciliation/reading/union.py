@@ -19,7 +19,6 @@ from spark_jobs.archive.remade import remade
 from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.reconciliation.reading import late
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.source.columns import schema, types_of
 
@@ -45,8 +44,8 @@ class Union:
     spark: SparkSession
     archive: Archive
     declaration: Declaration
-    store: Categories | Jdbc
-    all_stored: Categories | Jdbc
+    store: Categories
+    all_stored: Categories
     after: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(
@@ -74,12 +73,7 @@ class Union:
         return late.messages(self.all_stored, self.archived(), until, columns)
 
     def at(self, positions: DataFrame) -> "UnionLookup":
-        """Return what reads the messages at some positions only.
-
-        Args:
-            positions: with the column ``global_position``.
-        """
-        assert isinstance(self.store, Categories)  # noqa: S101  JDBC cannot
+        """Return what reads the messages at some positions only."""
         return UnionLookup(self, self.store.at(positions), positions)
 
     def archived(self) -> DataFrame:
@@ -100,15 +94,13 @@ class Union:
     ) -> DataFrame:
         """Return columns of what is archived of some categories."""
         of_function = F.col("type").isin(self.declaration.by_function)
-        renamed = F.col("type").isin(self.declaration.renamed_within)
         fields = F.from_json("data", "map<string, string>")
         entity_id = F.try_element_at(fields, id_field(self.declaration))
-        source = F.get_json_object("metadata", "$.causationMessageStreamName")
         messages = archived.withColumns(
             {
                 "function_data": F.when(of_function, F.col("data")),
-                "source": F.when(renamed, source),
                 "entity_id": entity_id,
+                "entity_data": F.when(is_decoded(self.declaration), F.col("data")),
                 "version": _version(),
                 "is_subscribed": is_subscribed(self.declaration),
                 "starts": _starts(),
@@ -167,6 +159,14 @@ def id_field(declaration: Declaration) -> Column:
             is_here = (F.col("category") == category) & (F.col("type") == type_)
             field = F.when(is_here, F.lit(one.id)).otherwise(field)
     return field
+
+
+def is_decoded(declaration: Declaration) -> Column:
+    """Return whether only code tells which entity a message is for, as `columns.sql` does."""
+    found = F.lit(False)
+    for category, types in declaration.decoded_entities.items():
+        found |= (F.col("category") == category) & F.col("type").isin(types)
+    return found
 
 
 def is_subscribed(declaration: Declaration) -> Column:

@@ -45,12 +45,7 @@ class Summed:
     changed: Mapping[str, Numbers] | None = None
 
     def watched(self, job: PrefilterJob, everything: Known) -> Watched:
-        """Return the messages of groups that may change although no message of them is new.
-
-        Args:
-            job: the job.
-            everything: the fingerprints of all messages.
-        """
+        """Return the messages of groups that may change although no message of them is new."""
         positions = self.sums.watched(job)
         if len(positions) > HERE:
             return Watched(positions, None)
@@ -64,14 +59,7 @@ class Summed:
 def sum_up(
     spark: SparkSession, jobs: Sequence[PrefilterJob], everything: Known, progress: Progress
 ) -> Summed:
-    """Sum up all groups.
-
-    Args:
-        spark: the session.
-        jobs: the jobs.
-        everything: the fingerprints of all messages.
-        progress: how far the consumers are.
-    """
+    """Sum up all groups."""
     rows, count = None, everything.count()
     if count <= HERE:
         table = everything.table()
@@ -93,18 +81,7 @@ def sum_up_changes(
     new: pa.Table,
     progress: Progress,
 ) -> Summed:
-    """Sum up the groups that may have changed, as they were and as they are.
-
-    Args:
-        spark: the session.
-        jobs: the jobs.
-        before: what the state has counted.
-        earlier: the fingerprints of the messages that were read before.
-        watched: for each job, the fingerprints of the groups that may change although no message
-            of them is new.
-        new: the fingerprints of the new messages.
-        progress: how far the consumers are.
-    """
+    """Sum up the groups that may have changed, as they were and as they are."""
     noted = earlier.at(np.array(_recorded_since(before, progress), np.int64))
     touched = pa.concat_tables([new, noted])
     was = before.was()
@@ -183,12 +160,7 @@ def _values(column: pa.ChunkedArray) -> Numbers:
 
 
 def may_be_anywhere(before: StateManifest, now: Progress) -> bool:
-    """Return whether any verdict may have changed.
-
-    Args:
-        before: what the state has counted.
-        now: how far the consumers are.
-    """
+    """Return whether any verdict may have changed."""
     return _goes_back(before, now) or is_corrected_since(before, now)
 
 
@@ -196,10 +168,6 @@ def is_corrected_since(before: StateManifest, now: Progress) -> bool:
     """Return whether any message was corrected, so that any may mean the same as another now.
 
     People do that seldom.
-
-    Args:
-        before: what the state has counted.
-        now: how far the consumers are.
     """
     return set(before.was().corrections) != set(now.corrections)
 

@@ -25,22 +25,6 @@ def found(
     Whether messages became visible behind what was read is seen from the number of all messages of
     the log, and the sum of their positions, which one index tells. Only if these have changed are
     the messages of the categories counted.
-
-    Args:
-        component: whose categories they are.
-        state: the state.
-        snapshot: a snapshot of the store.
-        archive: an archive that is read too.
-        counts: whether to look for messages that became visible behind what was read, which scans
-            the index entries of all messages.
-
-    Returns:
-        The last messages; the categories that have late messages, or lack some that were there,
-        with the global position up to which they were read; and the last position of all, with the
-        tally of the whole log up to it.
-
-    Raises:
-        StateError: the store is another one.
     """
     if state.manifest is not None:
         state.check(
@@ -78,11 +62,7 @@ def found(
 
 
 def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) -> None:
-    """Make sure that the store still holds all messages that a state has read, to read them again.
-
-    Raises:
-        StateError: messages were removed from it.
-    """
+    """Make sure that the store still holds all messages that a state has read."""
     tallies = snapshot.tallies({name: head.position for name, head in heads.items()})
     lacking = sum(max(0, head.tally.count - tallies[name].count) for name, head in heads.items())
     if lacking:

@@ -101,16 +101,7 @@ class InDoubt:
     def judge_few(
         self, lookup: Lookup, doubtful: Numbers, changed: Numbers | None
     ) -> tuple[Counts, DataFrame]:
-        """Judge those that are read now, or are of groups that have changed.
-
-        Args:
-            lookup: gives what reads some of the messages.
-            doubtful: where the rows are that are not in order.
-            changed: where the messages of groups are that have changed; None if any may have.
-
-        Returns:
-            The sums of the counts, and all rows, with the columns of `judging.FOUND` and ``group``.
-        """
+        """Judge those that are read now, or are of groups that have changed."""
         kept = self._kept(doubtful)
         at = np.empty(0, np.int64) if kept is None else kept["global_position"].to_numpy()
         missing = np.setdiff1d(doubtful, at)
@@ -127,11 +118,7 @@ class InDoubt:
         return _sums(kept), self._frame(found.select([*FOUND, "group"]))
 
     def _kept(self, doubtful: Numbers) -> pa.Table | None:
-        """Return those of the rows that the last run has judged that are not in order now.
-
-        Returns:
-            The rows, as Arrow or Spark has written them; None without a last run.
-        """
+        """Return those of the rows that the last run has judged that are not in order now."""
         if self.before is None:
             return None
         table = pa.concat_tables(
@@ -165,22 +152,14 @@ class InDoubt:
             pairs = pairs.join(self.comparisons.pairs(), list(PAIR), join_type="left anti")
         if not len(pairs):
             return False
-        compared = comparison.compared(self._frame(pairs), lookup, self.progress.corrections)
+        compared = comparison.compared(self._frame(pairs), lookup, self.progress.given)
         table = compared.toArrow()
         known.write(table, self.comparisons.home / self.compared / "pairs.parquet")
         self.comparisons.names.append(self.compared)
         return bool(pc.any(table["same"]).as_py())
 
     def judge(self, lookup: Lookup, doubtful: DataFrame) -> tuple[Counts, DataFrame]:
-        """Judge all of them.
-
-        Args:
-            lookup: gives what reads some of the messages.
-            doubtful: where the rows are, in the column ``global_position``.
-
-        Returns:
-            As for `judge_few`.
-        """
+        """Judge all of them."""
         rows = self.job.rows(lookup(doubtful))
         if self.before is not None:
             kept = self.spark.read.schema(rows.schema).parquet(str(self.before))
@@ -195,7 +174,7 @@ class InDoubt:
         with unpersisted([pairs]):
             if not pairs.count():
                 return counts, judged
-            compared = comparison.compared(pairs, lookup, self.progress.corrections)
+            compared = comparison.compared(pairs, lookup, self.progress.given)
             compared.write.mode("overwrite").parquet(str(self.comparisons.home / self.compared))
         self.comparisons.names.append(self.compared)
         if not self.comparisons.frame().where("same").count():

@@ -82,20 +82,6 @@ class IncrementalRun:
         log: Head | None = None,
         everything: Read | None = None,
     ) -> None:
-        """Begin.
-
-        Args:
-            spark: the session.
-            state: the state to continue.
-            jobs: the jobs.
-            heads: the last message of each category that is read.
-            progress: how far the consumers are.
-            made: how fingerprints are made.
-            opened: opens what reads some of the messages.
-            store: the id of the store; None if it has none.
-            log: the last position of all, with the tally of the whole log; None if it is not known.
-            everything: reads all messages, for `rows`.
-        """
         self._spark = spark
         self._state = state
         self._jobs = list(jobs)
@@ -139,15 +125,7 @@ class IncrementalRun:
         return new <= changes.HERE
 
     def add(self, made: Fingerprinting, *, is_few: bool) -> None:
-        """Add the messages that are new, as their fingerprints.
-
-        Args:
-            made: reads them.
-            is_few: whether they are so few that this process does it.
-
-        Raises:
-            StateError: Spark's workers do not write where this machine reads.
-        """
+        """Add the messages that are new, as their fingerprints."""
         if is_few:
             self.add_table(made.table(), "rows")
             return
@@ -173,21 +151,14 @@ class IncrementalRun:
         A message may be read while it is pending, and be passed afterwards. Its pass is behind what
         was read then, so it is looked for with each message that still has to be handled, and with
         each that became visible late. Other messages need none.
-
-        Args:
-            subscribed: the numbers of the categories whose messages are passed.
-            passes: those of their passes.
-
-        Returns:
-            The global positions of the passes: the negatives of those of their messages.
         """
         watched = self._watched["effects"]
         rows = [self.known.at(watched.positions) if watched.rows is None else watched.rows]
         rows += [table for part, table in self._new.items() if part == "late"]
         table = pa.concat_tables(rows)
         category = table["category"].to_numpy()
-        at, is_copy = table["global_position"].to_numpy(), table["is_copy"].to_numpy()
-        wanted = -at[np.isin(category, subscribed) & is_copy]
+        at, is_handled = table["global_position"].to_numpy(), table["is_subscribed"].to_numpy()
+        wanted = -at[np.isin(category, subscribed) & is_handled]
         places: list[int] = np.setdiff1d(wanted, at[np.isin(category, passes)]).tolist()
         return places
 
@@ -219,11 +190,7 @@ class IncrementalRun:
         return self._sums.sums.is_few
 
     def take(self, job: PrefilterJob) -> Counts:
-        """Judge what is not in order; return the counts of a run over everything.
-
-        Raises:
-            StateError: the store lacks messages that are to be judged.
-        """
+        """Judge what is not in order; return the counts of a run over everything."""
         summed, folder = self._sums, judged_folder(self._run, job.name)
         before = None if self._before is None else judged_folder(self._before.run, job.name)
         in_doubt = InDoubt(
@@ -258,15 +225,7 @@ class IncrementalRun:
         return self._counts[job.name]
 
     def check(self, made: Fingerprinting, archived: DataFrame | None = None) -> None:
-        """Make sure that the fingerprints are those of the store.
-
-        Args:
-            made: the fingerprints of all messages, under the snapshot of the new ones.
-            archived: messages that need not be among them; None without any.
-
-        Raises:
-            StateError: messages were changed or deleted since they were read, or are missing here.
-        """
+        """Make sure that the fingerprints are those of the store."""
         names = [name for name in fingerprints.TYPES if name != "global_position"]
         here, there = (
             # Passes are recorded apart from the log.

@@ -38,12 +38,7 @@ def group(job: str) -> str:
 
 
 def grouped(table: pa.Table, sketches: Mapping[str, Sketch]) -> pa.Table:
-    """Add the group of each message to fingerprints.
-
-    Args:
-        table: the fingerprints.
-        sketches: those of the jobs, by their names.
-    """
+    """Add the group of each message to fingerprints."""
     for job, sketch in sketches.items():
         table = table.append_column(group(job), grouping.groups_of(table, sketch))
     return table
@@ -67,11 +62,7 @@ def _writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 
 def write_by_workers(made: Fingerprinting, sketches: Mapping[str, Sketch], folder: Path) -> int:
-    """Have Spark's workers write fingerprints to a folder, a file for each part.
-
-    Returns:
-        How many they have written.
-    """
+    """Have Spark's workers write fingerprints to a folder, a file for each part."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = made.apply(partial(_written, dict(sketches), str(folder)), "rows bigint").collect()
     return sum(row["rows"] for row in rows)
@@ -103,12 +94,6 @@ class Known:
     """The fingerprints in some files."""
 
     def __init__(self, files: Sequence[Path], jobs: Sequence[str]) -> None:
-        """Begin.
-
-        Args:
-            files: the files; there may be none.
-            jobs: the names of the jobs.
-        """
         self._files = list(files)
         self._jobs = list(jobs)
 
@@ -145,13 +130,7 @@ class Known:
             return pa.concat_tables([self.schema.empty_table(), *found])
 
     def apply(self, spark: SparkSession, function: Function, schema: str) -> DataFrame:
-        """Apply a function on Spark's workers to the batches of all fingerprints.
-
-        Args:
-            spark: the session.
-            function: the function; see `grouping`.
-            schema: the schema of what it returns.
-        """
+        """Apply a function on Spark's workers to the batches of all fingerprints."""
         files = [str(file) for file in self._files]
         numbers = spark.range(0, len(files), 1, max(1, len(files)))
         return numbers.mapInArrow(partial(_of_files, files, function), schema)

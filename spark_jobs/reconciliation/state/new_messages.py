@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from reservation.declaration.table import declarations
 from spark_jobs.analysis.verdicts.fingerprints import Numbering, new_seed
 from spark_jobs.common.declaration import passes_of
 from spark_jobs.reconciliation.reading import late
@@ -16,10 +17,6 @@ def made_as_before(state: State, reading: Reading) -> StoredFingerprints:
 
     Fingerprints of the server and of Spark cannot be compared. Those of the server need messages
     that are in the store, and a server that hashes as it did.
-
-    Args:
-        state: the state.
-        reading: what is read from.
     """
     snapshot, archive = reading.snapshot, reading.archive
     if state.judged is not None:
@@ -47,17 +44,9 @@ def add(
     *,
     has_new: bool = True,
 ) -> None:
-    """Add to a run what is new since its state was written.
-
-    Args:
-        step: the run.
-        made: how fingerprints are made.
-        reading: what is read from.
-        after: the global position up to which each category was read.
-        behind: the categories with late messages, each with the position up to which it was read.
-        has_new: whether there are messages behind what was read.
-    """
+    """Add to a run what is new since its state was written."""
     component, archive = reading.run.component, reading.archive
+    declared = declarations(component)
     is_few = step.is_few and (archive is None or archive.is_small)
 
     def fingerprints(after: Mapping[str, int]) -> Fingerprinting:
@@ -71,9 +60,9 @@ def add(
         found = late.positions(reading.stored(), step.known.frame(reading.spark), behind)
         at = found.toArrow()["global_position"].to_pylist()
         step.add_table(fingerprints({}).at(at), "late")
-    if component.subscribed:
+    if declared.others:
         number = Numbering.of(component).category
-        subscribed = [number(name) for name in component.subscribed_categories]
+        subscribed = [number(name) for name in declared.subscribed_categories]
         passes = [number(name) for name in passes_of(component)]
         if places := step.possible_passes(subscribed, passes):
             step.add_table(fingerprints({}).at(places), "passes")

@@ -214,14 +214,7 @@ class State:
         self._is_begun_anew = True
 
     def require_whole(self, *, by_size: bool = False) -> None:
-        """Make sure that the files are those that the runs wrote.
-
-        Args:
-            by_size: whether to compare only the sizes of the files.
-
-        Raises:
-            StateError: a file is missing, has changed, or does not belong there.
-        """
+        """Make sure that the files are those that the runs wrote."""
         if self.manifest is None:
             return
         home, lasting = self.folder.resolve(), self.manifest.lasting
@@ -257,11 +250,7 @@ class State:
         self._lock.note(None)
 
     def begin(self, run: int) -> Path:
-        """Make the folder of a run, and return it.
-
-        Raises:
-            StateError: the folder exists, and no run of this state made it.
-        """
+        """Make the folder of a run, and return it."""
         folder = self.folder / run_name(run)
         if os.path.lexists(folder):
             raise StateError(f"{folder} does not belong to the state there; move it away")
@@ -270,15 +259,7 @@ class State:
         return folder
 
     def check(self, holds: Mapping[str, bool], store: str | None) -> None:
-        """Make sure that the state belongs to the store.
-
-        Args:
-            holds: for each category, whether the store holds the last message that was read.
-            store: the id of the store; None if it has none.
-
-        Raises:
-            StateError: the store has another id, or lacks one of the messages.
-        """
+        """Make sure that the state belongs to the store."""
         of = None if self.manifest is None else self.manifest.store
         if store is not None and of not in (None, store):
             raise StateError(
@@ -308,21 +289,7 @@ class State:
         compared: Sequence[str] = (),
         log: Head | None = None,
     ) -> None:
-        """Make the result of a run, whose folder is complete, the state.
-
-        Args:
-            run: as in `StateManifest`, like all that follow.
-            heads: the last message of each category that was read.
-            progress: how far the consumers are.
-            counts: the counts of each job.
-            in_order: of these, what is counted of groups in order.
-            fingerprints: the fingerprints of all messages.
-            watched: the folders with what is watched of each job.
-            store: the id of the store; None if it has none.
-            lasting: since when violations persist; None without a follower.
-            compared: the folders with the pairs of messages that were compared.
-            log: the last position of all, with the tally of the whole log.
-        """
+        """Make the result of a run, whose folder is complete, the state."""
         before = self.manifest
         known = {} if before is None else before.files
         folders = [*fingerprints.folders, *watched, *compared]
@@ -385,23 +352,14 @@ class State:
 
 @contextmanager
 def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
-    """Open a state, or a folder for a new one, and lock it against other runs.
-
-    Raises:
-        StateError: the folder is in use, belongs to another component, holds something else, or
-            cannot be read or made.
-    """
+    """Open a state, or a folder for a new one, and lock it against other runs."""
     refuse_others(folder)
     with file_lock(folder, _LOCK, "state", StateError) as lock:
         yield State(folder, component, declaration, lock)
 
 
 def refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something other than a state, before changing anything in it.
-
-    Raises:
-        StateError: the folder holds something else, or cannot be read.
-    """
+    """Refuse a folder that holds something other than a state, before changing anything in it."""
     try:
         if _RUN.match((folder / _CURRENT).read_text()):
             return

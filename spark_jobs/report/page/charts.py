@@ -44,13 +44,7 @@ def _buckets_wanted(narrow: bool) -> int:
 
 
 def draw_latency(latency: Sequence[Latency], title: str, *, narrow: bool = False) -> Element:
-    """Return the quantiles of one stage over time, on a logarithmic axis.
-
-    Args:
-        latency: by hour; at least one. Where hours are put together, the slowest of them counts.
-        title: what took so long.
-        narrow: whether it is for a narrow page.
-    """
+    """Return the quantiles of one stage over time, on a logarithmic axis."""
     timed = [(measured.hour, measured) for measured in latency if measured.hour is not None]
     buckets = Buckets.of((hour for hour, _ in timed), _buckets_wanted(narrow))
     lines: dict[str, dict[int, float]] = {name: {} for name in _QUANTILES}
@@ -106,12 +100,7 @@ def _draw_line(picture: Element, points: dict[int, tuple[float, float]], class_:
 
 
 def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
-    """Return the number of commands over time, and what became of them, as stacked bars.
-
-    Args:
-        volume: by hour; at least one. Where hours are put together, they are added.
-        narrow: whether it is for a narrow page.
-    """
+    """Return the number of commands over time, and what became of them, as stacked bars."""
     buckets = Buckets.of((hourly.hour for hourly in volume), _buckets_wanted(narrow))
     sums: dict[int, list[int]] = {}
     for hourly in volume:

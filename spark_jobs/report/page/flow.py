@@ -175,13 +175,7 @@ _NARROW = _Layout(True, 360, 96, 46, 40, 84, 0, 4, 170)
 def draw(
     way: Sequence[Stage], *, narrow: bool = False, title: str = "From command to effect"
 ) -> Element:
-    """Return the picture.
-
-    Args:
-        way: the stages.
-        narrow: whether it runs downwards, for a narrow page.
-        title: what it is called.
-    """
+    """Return the picture."""
     layout = _NARROW if narrow else _WIDE
     scale = layout.thickest / max(1, *(_through(stage, after) for stage, after in _pairs(way)))
     starts = [layout.along]

@@ -20,14 +20,7 @@ def drawing(width: float, height: float, title: str, description: str, class_: s
 
 
 def add(parent: Element, tag: str, text: str | None = None, **attributes: object) -> Element:
-    """Add an element.
-
-    Args:
-        parent: what it is added to.
-        tag: its name.
-        text: what it says, which may come from the store.
-        attributes: its attributes; ``class_`` is ``class``, and an underscore is a hyphen.
-    """
+    """Add an element."""
     written = {
         name.rstrip("_").replace("_", "-"): _text(value) for name, value in attributes.items()
     }

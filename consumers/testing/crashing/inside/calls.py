@@ -4,7 +4,6 @@ import inspect
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -16,7 +15,9 @@ from consumers.testing.crashing.inside.observing.call_observer import CallObserv
 from consumers.testing.crashing.inside.observing.sessions import Sessions
 from consumers.testing.crashing.orders import Called, Calling, Observed, Order, Paused, Record
 from consumers.testing.crashing.report import Kind
-from reservation.component import CategoryDeclaration, Component
+from reservation.component import Component
+from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.table import declarations
 from reservation.handlers.execution import is_async
 from reservation.handlers.reject import Reject
 
@@ -43,15 +44,6 @@ class Calls:
         send: Callable[[Record], None],
         wait: Callable[[], object],
     ) -> None:
-        """Take the component's handlers over, for the rest of this process.
-
-        Args:
-            component: whose handlers are called.
-            order: the run.
-            allowed: patterns of the accesses outside that are meant.
-            send: sends a record.
-            wait: waits until it is to go on.
-        """
         self.pauses = False
         self.connection: Connection[Any] | None = None
         self.sessions: Sessions | None = None
@@ -62,17 +54,15 @@ class Calls:
         self._number = 0
         self._at_hand: _Call | None = None
         self._observers: list[CallObserver] = []
-        self._take_over(component)
-        for subscribed in component.subscribed.values():
-            self._take_over(subscribed)
+        for declared in declarations(component).all():
+            self._take_over(declared)
 
-    def _take_over(self, declared: CategoryDeclaration) -> None:
-        for type_, handler in list(declared.handlers.items()):
-            changes_state = type_ in declared.two_phase
-            declared.handlers[type_] = self._wrapped(handler, changes_entity=changes_state)
-        for type_, initiation in list(declared.initiations.items()):
-            wrapped = self._wrapped(initiation.handler, changes_entity=False)
-            declared.initiations[type_] = replace(initiation, handler=wrapped)
+    def _take_over(self, declared: CategoryDeclarations) -> None:
+        for type_, one in declared.handled.items():
+            if type_ == one.names[0]:
+                keeps_state = one.once is not None and one.once.keeps_state
+                handler = self._wrapped(one.handler, changes_entity=keeps_state)
+                declared.declare(one.message, handler=handler)
 
     # Any: a handler takes the component's own messages.
     def _wrapped(self, handler: Any, *, changes_entity: bool) -> Any:

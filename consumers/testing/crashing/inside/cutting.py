@@ -22,14 +22,6 @@ class Cut:
         instead: Callable[[], None],
         each: Callable[[], None] | None = None,
     ) -> None:
-        """Count the exchanges of a connection from now on.
-
-        Args:
-            connection: the connection.
-            at: the number of the exchange, from 1; None for none.
-            instead: called before it takes place.
-            each: called before each exchange; None for nothing.
-        """
         self.exchanges = 0
         wait = connection.wait
 

@@ -19,6 +19,7 @@ from consumers.testing.crashing.inside.observing.call_observer import note_threa
 from consumers.testing.crashing.inside.observing.sessions import Sessions
 from consumers.testing.crashing.orders import Began, Done, Order, Record, Step
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.postgres.queries import load_queries
 
@@ -42,14 +43,7 @@ class _Counting(Counting):
 
 
 def run(component: Component, order: Order, calls: Calls, send: Callable[[Record], None]) -> None:
-    """Run the component as an order says; does not return if that is to kill it.
-
-    Args:
-        component: the component.
-        order: the order.
-        calls: the calls of its handlers.
-        send: sends a record.
-    """
+    """Run the component as an order says; does not return if that is to kill it."""
     stop: UntilDrained | None = None
 
     def committed() -> None:
@@ -58,7 +52,7 @@ def run(component: Component, order: Order, calls: Calls, send: Callable[[Record
             stop.request()
 
     counting = _Counting(committed)
-    log = Log(component.name, component.command_category)
+    log = Log(component.name, declarations(component).command_category)
     with Session(order.address, f"reservation {component.name}", log, counting) as session:
         connection = session.connection
         cut = Cut(connection, _exchange(order), die, calls.exchange)

@@ -42,17 +42,6 @@ class CallObserver:
         is_async: bool,
         report: Report,
     ) -> None:
-        """Look at what there is before the call.
-
-        Args:
-            handler: the function.
-            arguments: what it is given; the last is its context.
-            sessions: a look at the database.
-            allowed: patterns of the accesses that are meant.
-            changes_entity: whether the handler is meant to change its entity.
-            is_async: whether it is awaited.
-            report: as the attribute.
-        """
         self.report = report
         self._handler = handler
         self._sessions = sessions

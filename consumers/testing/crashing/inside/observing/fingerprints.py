@@ -18,9 +18,6 @@ def fingerprint(value: object) -> str:
 
     Two objects that hold equal values have equal fingerprints. Code, and what lies deeper than
     anybody reads, counts as its type.
-
-    Args:
-        value: any object.
     """
     try:
         return "".join(itertools.islice(_parts(value, _DEEPEST, set()), _LONGEST))

@@ -47,7 +47,6 @@ class Access:
     def __init__(
         self, name: str, what: str, *, path: str | None = None, is_network: bool = False
     ) -> None:
-        """Note one."""
         self.name = name
         self.what = what
         self.path = path

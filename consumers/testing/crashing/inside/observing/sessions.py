@@ -19,12 +19,6 @@ class Sessions:
     """A look at the database from outside the transaction of a batch."""
 
     def __init__(self, address: str, consumer: Connection[Any]) -> None:
-        """Connect.
-
-        Args:
-            address: the database.
-            consumer: the connection of the consumer.
-        """
         self._connection = connect(address, application_name=NAME, autocommit=True)
         self._connection.execute(_QUERIES["settings"])
         self._consumer = consumer

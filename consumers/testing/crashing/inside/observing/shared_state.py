@@ -10,11 +10,7 @@ from reservation.component import Component
 
 
 def shared_state(handler: Callable[..., Any]) -> Mapping[str, str]:
-    """Return the fingerprint of each thing that calls of a handler share, by its name.
-
-    Args:
-        handler: the function, or an object that is called.
-    """
+    """Return the fingerprint of each thing that calls of a handler share, by its name."""
     function: Any = inspect.unwrap(handler)
     function = getattr(function, "__func__", function)
     if not hasattr(function, "__globals__"):

@@ -1,6 +1,5 @@
 -- Reading streams and categories. Positions are inclusive; a NULL position or batch size means the
--- default, and a batch size of -1 means no limit. The indexes have everything in order already; the
--- settings keep the planner from sorting what is left of a category for every batch of it.
+-- default, and a batch size of -1 means no limit.
 --
 -- A condition is SQL of the caller's, put in as it is, once message_store.sql_condition has any value
 -- but off. Only for it is the schema public looked in, where extensions put their functions. The
@@ -14,24 +13,16 @@ CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
 DECLARE
-  restriction text := '';
+  path text;
 BEGIN
   IF message_store.is_category(get_stream_messages.stream_name) THEN
     RAISE EXCEPTION 'Must be a stream name: %', get_stream_messages.stream_name;
   END IF;
-
-  IF get_stream_messages.condition IS NOT NULL THEN
-    IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
-      RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
-    END IF;
-    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
-    restriction := format(' AND (%s)', get_stream_messages.condition);
+  IF get_stream_messages.condition IS NOT NULL
+     AND coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
+    RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
   END IF;
 
   IF current_setting('message_store.debug_get', true) = 'on'
@@ -42,13 +33,27 @@ BEGIN
       get_stream_messages.batch_size, get_stream_messages.condition;
   END IF;
 
-  RETURN QUERY EXECUTE
+  IF get_stream_messages.condition IS NULL THEN
+    RETURN QUERY
+      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+             m.data::varchar, m.metadata::varchar, m.time
+      FROM message_store.messages m
+      WHERE m.stream_name = get_stream_messages.stream_name
+        AND m.position >= coalesce(get_stream_messages.position, 0)
+      ORDER BY m.position
+      LIMIT nullif(coalesce(get_stream_messages.batch_size, 1000), -1);
+    RETURN;
+  END IF;
+
+  path := set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
+  RETURN QUERY EXECUTE format(
     'SELECT id::varchar, stream_name::varchar, type::varchar, position, global_position,
             data::varchar, metadata::varchar, time
      FROM message_store.messages
-     WHERE stream_name = $1 AND position >= $2' || restriction || '
+     WHERE stream_name = $1 AND position >= $2 AND (%s)
      ORDER BY position
-     LIMIT $3'
+     LIMIT $3',
+    get_stream_messages.condition)
   USING get_stream_messages.stream_name,
         coalesce(get_stream_messages.position, 0),
         nullif(coalesce(get_stream_messages.batch_size, 1000), -1);
@@ -66,17 +71,12 @@ CREATE OR REPLACE FUNCTION message_store.get_category_messages(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 DECLARE
   member bigint := get_category_messages.consumer_group_member;
   size bigint := get_category_messages.consumer_group_size;
-  group_text text := format('(Consumer Group Member: %s, Consumer Group Size: %s)',
-                            coalesce(member::text, '<NULL>'), coalesce(size::text, '<NULL>'));
+  path text;
+  refused text;
   restriction text := '';
 BEGIN
   IF NOT message_store.is_category(get_category_messages.category) THEN
@@ -92,18 +92,14 @@ BEGIN
       ' AND message_store.category(metadata->>''correlationStreamName'') = $4';
   END IF;
 
-  IF (member IS NULL) <> (size IS NULL) THEN
-    RAISE EXCEPTION 'Consumer group member and size must be specified %', group_text;
-  END IF;
-  IF size IS NOT NULL THEN
-    IF size < 1 THEN
-      RAISE EXCEPTION 'Consumer group size must not be less than 1 %', group_text;
-    END IF;
-    IF member < 0 THEN
-      RAISE EXCEPTION 'Consumer group member must not be less than 0 %', group_text;
-    END IF;
-    IF member >= size THEN
-      RAISE EXCEPTION 'Consumer group member must be less than the group size %', group_text;
+  IF member IS NOT NULL OR size IS NOT NULL THEN
+    refused := CASE WHEN member IS NULL OR size IS NULL THEN 'member and size must be specified'
+                    WHEN size < 1 THEN 'size must not be less than 1'
+                    WHEN member < 0 THEN 'member must not be less than 0'
+                    WHEN member >= size THEN 'member must be less than the group size' END;
+    IF refused IS NOT NULL THEN
+      RAISE EXCEPTION 'Consumer group % (Consumer Group Member: %, Consumer Group Size: %)',
+        refused, member, size;
     END IF;
     restriction := restriction ||
       ' AND mod(abs(message_store.hash_64(message_store.cardinal_id(stream_name))), $6) = $5';
@@ -113,7 +109,7 @@ BEGIN
     IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
       RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
     END IF;
-    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
+    path := set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
     restriction := restriction || format(' AND (%s)', get_category_messages.condition);
   END IF;
 
@@ -127,13 +123,24 @@ BEGIN
       member, size, get_category_messages.condition;
   END IF;
 
+  IF restriction = '' THEN
+    RETURN QUERY
+      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+             m.data::varchar, m.metadata::varchar, m.time
+      FROM message_store.messages m
+      WHERE message_store.category(m.stream_name) = get_category_messages.category
+        AND m.global_position >= coalesce(get_category_messages.position, 1)
+      ORDER BY m.global_position
+      LIMIT nullif(coalesce(get_category_messages.batch_size, 1000), -1);
+    RETURN;
+  END IF;
+
   RETURN QUERY EXECUTE
     'SELECT id::varchar, stream_name::varchar, type::varchar, position, global_position,
             data::varchar, metadata::varchar, time
      FROM message_store.messages
-     WHERE (message_store.category(stream_name), global_position)
-           BETWEEN ($1, $2) AND ($1, 9223372036854775807)' || restriction || '
-     ORDER BY message_store.category(stream_name), global_position
+     WHERE message_store.category(stream_name) = $1 AND global_position >= $2' || restriction || '
+     ORDER BY global_position
      LIMIT $3'
   USING get_category_messages.category,
         coalesce(get_category_messages.position, 1),
@@ -148,10 +155,6 @@ CREATE OR REPLACE FUNCTION message_store.get_last_stream_message(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
 BEGIN
   IF current_setting('message_store.debug_get', true) = 'on'

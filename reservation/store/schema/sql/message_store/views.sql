@@ -1,8 +1,9 @@
--- Counts and percentages of what is stored, by stream, category and type.
+-- Counts and percentages of what is stored, by stream, category and type. A category is taken here as the
+-- function category does it, which costs more for each row.
 
 CREATE OR REPLACE VIEW message_store.category_type_summary AS
 WITH counts AS (
-  SELECT message_store.category(stream_name) AS category, type, count(*) AS message_count
+  SELECT split_part(stream_name, '-', 1)::varchar AS category, type, count(*) AS message_count
   FROM message_store.messages GROUP BY 1, 2
 )
 SELECT category, type, message_count,
@@ -11,7 +12,7 @@ FROM counts ORDER BY category, type;
 
 CREATE OR REPLACE VIEW message_store.type_category_summary AS
 WITH counts AS (
-  SELECT type, message_store.category(stream_name) AS category, count(*) AS message_count
+  SELECT type, split_part(stream_name, '-', 1)::varchar AS category, count(*) AS message_count
   FROM message_store.messages GROUP BY 1, 2
 )
 SELECT type, category, message_count,

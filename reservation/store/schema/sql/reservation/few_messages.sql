@@ -16,13 +16,6 @@ CREATE OR REPLACE FUNCTION reservation.read_with_entities(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -42,10 +35,10 @@ BEGIN
   IF cardinality(streams) <= most THEN
     RETURN QUERY
     SELECT CASE WHEN e.bytes <= latest_bytes THEN e.id::varchar END, e.stream_name::varchar,
-           e.type::varchar, e.position, e.global_position,
-           CASE WHEN e.bytes <= latest_bytes THEN e.data::varchar END,
-           CASE WHEN e.bytes <= latest_bytes THEN e.metadata::varchar END,
-           e.time, s.stream_name
+           reservation.readable_type(e.type), e.position, e.global_position,
+           CASE WHEN e.bytes <= latest_bytes THEN reservation.readable_text(e.data) END,
+           CASE WHEN e.bytes <= latest_bytes THEN reservation.readable_text(e.metadata) END,
+           reservation.readable_time(e.time), s.stream_name
     FROM (SELECT DISTINCT unnest(streams) AS stream_name) AS s
     CROSS JOIN LATERAL (
       SELECT m.*, row_number() OVER newest AS nth,

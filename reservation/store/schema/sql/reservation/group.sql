@@ -11,10 +11,6 @@
 CREATE OR REPLACE FUNCTION reservation.renew_lease(member bigint, lease interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -28,33 +24,10 @@ BEGIN
 END
 $$;
 
--- Gives a member its lease; and renews it for programs of former versions, which write `members`.
-CREATE OR REPLACE FUNCTION reservation.store_lease() RETURNS trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  IF TG_OP = 'INSERT' THEN
-    INSERT INTO reservation.leases (member, expires_at) VALUES (NEW.member, NEW.expires_at);
-  ELSE
-    PERFORM reservation.renew_lease(NEW.member, NEW.expires_at - clock_timestamp());
-  END IF;
-  RETURN NULL;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER store_lease
-AFTER INSERT OR UPDATE OF expires_at ON reservation.members
-FOR EACH ROW EXECUTE FUNCTION reservation.store_lease();
-
 -- Until when a member lives; NULL if it is no member.
 CREATE OR REPLACE FUNCTION reservation.lease_end(member bigint) RETURNS timestamptz
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
 AS $$
   SELECT l.expires_at FROM reservation.leases l
   WHERE l.member = lease_end.member
@@ -62,13 +35,11 @@ AS $$
 $$;
 
 -- Whether a member is gone, for those who only look: its time is over, or its session has ended.
--- `expires_at` is what `members` has, and counts only where there is no lease.
-CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint, expires_at timestamptz)
-RETURNS boolean
+CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  SELECT coalesce(reservation.lease_end(is_gone.member), is_gone.expires_at) < clock_timestamp()
+  SELECT coalesce(reservation.lease_end(is_gone.member) < clock_timestamp(), true)
     OR NOT EXISTS (
       SELECT FROM pg_locks l
       WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
@@ -107,9 +78,6 @@ CREATE OR REPLACE FUNCTION reservation.join_group(
 ) RETURNS TABLE (member bigint, partitions_there integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -151,10 +119,11 @@ BEGIN
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
   FOR SHARE;
 
-  INSERT INTO reservation.members (consumer, category, process, partition, expires_at)
-  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition,
-          clock_timestamp() + lease)
+  INSERT INTO reservation.members (consumer, category, process, partition)
+  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition)
   RETURNING member INTO join_group.member;
+  INSERT INTO reservation.leases (member, expires_at)
+  VALUES (join_group.member, clock_timestamp() + lease);
 
   -- Waits for a transaction that moves one of the positions: it may be our own, of the connection
   -- that was lost while it committed.
@@ -180,9 +149,6 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.leave_group(member bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -216,9 +182,6 @@ CREATE OR REPLACE FUNCTION reservation.take_part(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -5,19 +5,23 @@
 --
 -- A session keeps the plan that it made while there were few requests. So none of them scans the table.
 
-CREATE OR REPLACE FUNCTION reservation.http_role() RETURNS text
+CREATE OR REPLACE FUNCTION reservation.http_role() RETURNS oid
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
   SELECT coalesce(
-    (SELECT r.rolname::text
+    (SELECT r.oid
      FROM reservation.sender_categories c
      JOIN pg_roles r ON r.oid = c.role
      WHERE pg_has_role(caller.name, c.role, 'USAGE')
        AND NOT has_table_privilege(caller.name, 'message_store.messages'::regclass, 'INSERT')
      ORDER BY r.rolname LIMIT 1),
-    caller.name::text)
-  FROM (SELECT coalesce(nullif(current_setting('role'), 'none'), session_user)::name AS name) AS caller
+    caller.oid)
+  FROM (
+    SELECT r.rolname AS name, r.oid
+    FROM pg_roles r
+    WHERE r.rolname = coalesce(nullif(current_setting('role'), 'none'), session_user)::name
+  ) AS caller
 $$;
 
 -- A request; no row if there is none of this id.
@@ -28,12 +32,10 @@ CREATE OR REPLACE FUNCTION reservation.http_request(
 ) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
 AS $$
   SELECT h.fingerprint, h.parked, h.parked_content, h.status, h.headers, h.body
   FROM reservation.http_requests h
-  WHERE h.role = reservation.http_role() AND h.id = http_request.id
+  WHERE h.role = reservation.http_role()::regrole AND h.id = http_request.id
 $$;
 
 -- Records a request, unless it is recorded already, and returns what is recorded.
@@ -44,13 +46,11 @@ CREATE OR REPLACE FUNCTION reservation.begin_http_request(
 ) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
   INSERT INTO reservation.http_requests (role, id, fingerprint)
-  VALUES (reservation.http_role(), begin_http_request.id, asked)
+  VALUES (reservation.http_role()::regrole, begin_http_request.id, asked)
   ON CONFLICT DO NOTHING;
   RETURN QUERY SELECT h.* FROM reservation.http_request(begin_http_request.id) h;
 END
@@ -65,8 +65,6 @@ CREATE OR REPLACE FUNCTION reservation.answer_http_request(
 ) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -77,7 +75,7 @@ BEGIN
       answered_at = clock_timestamp(),
       parked = NULL,
       parked_content = NULL
-  WHERE h.role = reservation.http_role() AND h.id = answer_http_request.id AND h.status IS NULL;
+  WHERE h.role = reservation.http_role()::regrole AND h.id = answer_http_request.id AND h.status IS NULL;
   RETURN QUERY SELECT h.* FROM reservation.http_request(answer_http_request.id) h;
 END
 $$;
@@ -88,11 +86,9 @@ CREATE OR REPLACE FUNCTION reservation.park_http_request(
 ) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
 AS $$
   UPDATE reservation.http_requests h
   SET parked = park_http_request.parked, parked_content = park_http_request.parked_content
-  WHERE h.role = reservation.http_role() AND h.id = park_http_request.id
+  WHERE h.role = reservation.http_role()::regrole AND h.id = park_http_request.id
     AND h.status IS NULL AND h.parked IS NULL
 $$;

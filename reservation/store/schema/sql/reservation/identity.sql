@@ -8,9 +8,6 @@ RETURN (SELECT i.id FROM reservation.store_identity i);
 CREATE OR REPLACE FUNCTION reservation.message_at(category text, "position" bigint) RETURNS uuid
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
 AS $$
   SELECT m.id FROM message_store.messages m
   WHERE m.global_position = message_at.position
@@ -24,9 +21,6 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.is_foreign("position" bigint, message_id uuid) RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
 AS $$
   SELECT CASE
     WHEN is_foreign.position <= 0 THEN false

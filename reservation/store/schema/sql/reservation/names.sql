@@ -88,3 +88,12 @@ RETURN CASE WHEN jsonb_typeof(metadata->'properties') = 'object' THEN
 CREATE OR REPLACE FUNCTION reservation.starts(type text, data jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN type <> 'PseudoEvent' OR coalesce(data->'initiation' = 'true', false);
+
+-- The metadata of a copy: it follows its command, has the data of it, and so the version of its shape.
+CREATE OR REPLACE FUNCTION reservation.copied_metadata(
+  stream_name text, "position" bigint, global_position bigint, metadata jsonb
+) RETURNS jsonb
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN reservation.followed_metadata(stream_name, "position", global_position, metadata)
+  || CASE WHEN reservation.schema_version(metadata) IS NOT NULL
+          THEN jsonb_build_object('schemaVersion', metadata->'schemaVersion') ELSE '{}' END;

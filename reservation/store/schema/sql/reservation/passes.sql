@@ -9,13 +9,6 @@ CREATE OR REPLACE FUNCTION reservation.handled_before(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN

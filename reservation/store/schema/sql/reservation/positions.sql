@@ -27,10 +27,6 @@ CREATE OR REPLACE FUNCTION reservation.newest_generation(consumer text, category
 RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
 AS $$
   SELECT p.generation FROM reservation.positions p
   WHERE p.consumer = newest_generation.consumer AND p.category = newest_generation.category
@@ -43,10 +39,6 @@ CREATE OR REPLACE FUNCTION reservation.positions_of(consumer text, category text
 RETURNS SETOF reservation.positions
 LANGUAGE sql STABLE ROWS 4
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
 AS $$
   WITH RECURSIVE newest(found) AS (
     (
@@ -92,10 +84,6 @@ CREATE OR REPLACE FUNCTION reservation.move_positions(
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -7,26 +7,32 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA reservation FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA reservation TO message_store;
 GRANT SELECT ON
-  reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
-  reservation.finding_decisions, reservation.letter_decisions
+  reservation.versions, reservation.store_identity, reservation.finding_decisions,
+  reservation.letter_decisions, reservation.dead_letters
 TO message_store;
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.leases,
-  reservation.dead_letters
+  reservation.groups, reservation.positions, reservation.members, reservation.leases
 TO message_store;
+GRANT INSERT (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
+  attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback,
+  key_fields
+), UPDATE (
+  message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
+  next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback, key_fields
+) ON reservation.dead_letters TO message_store;
 GRANT DELETE ON reservation.members TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
-  reservation.states, reservation.state_horizons
+  reservation.state_horizons
 TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
-GRANT DELETE ON reservation.states TO message_store;
+GRANT SELECT, INSERT, DELETE ON reservation.states TO message_store;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION
-  reservation.correct(text, text, bigint, jsonb, text, text[]),
-  reservation.store_report(uuid, jsonb, jsonb, jsonb, text, bigint, interval, text)
+  reservation.retry_with_data(text, text, bigint, jsonb, text, text, uuid)
 FROM message_store;

@@ -7,12 +7,6 @@ CREATE OR REPLACE FUNCTION reservation.find_processed(
 ) RETURNS TABLE (ordinal bigint, known boolean, dropped_until timestamp)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -83,12 +77,6 @@ CREATE OR REPLACE FUNCTION reservation.record_processed(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -3,14 +3,8 @@
 -- search_path, which is pinned here.
 --
 -- With row_security off, a policy that would hide messages is an error: nothing is passed over unseen.
--- The other settings fix how a read is planned. Where the planner knows nothing of a category yet, it would
--- rather sort all that is left of it for every batch than walk the index that has it in order; and
--- where it takes a category for a large one, it would walk the whole log. A range of category and
--- position together leaves it no index but the right one. Parallel workers, which it would have for
--- a large category, take longer to start than a batch takes to read.
---
--- A plan that cannot avoid a method that is switched off has a huge estimated cost, for which the server
--- would compile it. That takes longer than to run it, so functions that switch methods off switch jit off too.
+-- Each reads a range of category and position together, which leaves the planner no index but the right one;
+-- planner.sql has the settings that fix how.
 
 CREATE OR REPLACE FUNCTION reservation.read_stream(
   stream_name text, "position" bigint, batch_size bigint
@@ -18,13 +12,11 @@ CREATE OR REPLACE FUNCTION reservation.read_stream(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
-  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-         m.data::varchar, m.metadata::varchar, m.time
+  SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type),
+         m.position, m.global_position,
+         reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+         reservation.readable_time(m.time)
   FROM message_store.messages m
   WHERE m.stream_name = read_stream.stream_name AND m.position >= read_stream.position
   ORDER BY m.position
@@ -37,13 +29,11 @@ CREATE OR REPLACE FUNCTION reservation.read_category(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
-  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-         m.data::varchar, m.metadata::varchar, m.time
+  SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type),
+         m.position, m.global_position,
+         reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+         reservation.readable_time(m.time)
   FROM message_store.messages m
   WHERE (message_store.category(m.stream_name), m.global_position)
         BETWEEN (read_category.category, read_category.position)
@@ -61,19 +51,14 @@ CREATE OR REPLACE FUNCTION reservation.read_category_part(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
 BEGIN
   IF correlation IS NULL THEN
     RETURN QUERY
-      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-             m.global_position, m.data::varchar, m.metadata::varchar, m.time
+      SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type), m.position,
+             m.global_position, reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+             reservation.readable_time(m.time)
       FROM message_store.messages m
       WHERE (message_store.category(m.stream_name), m.global_position)
             BETWEEN (read_category_part.category, read_category_part.position)
@@ -84,8 +69,9 @@ BEGIN
   ELSE
     -- The index holds the correlation too, so what is of another is not fetched from the table.
     RETURN QUERY
-      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-             m.global_position, m.data::varchar, m.metadata::varchar, m.time
+      SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type), m.position,
+             m.global_position, reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+             reservation.readable_time(m.time)
       FROM message_store.messages m
       WHERE (message_store.category(m.stream_name), m.global_position)
             BETWEEN (read_category_part.category, read_category_part.position)
@@ -101,7 +87,7 @@ $$;
 
 -- The part of a category that a consumer has, up to a position; all of it where `partitions` is NULL. It
 -- ends with the message whose data and metadata bring those of all to `max_bytes`. The loop fetches ten
--- rows and then fifty at a time, so few that are not returned are turned into text.
+-- rows and then fifty at a time, so what may be large is turned into text only in it.
 --
 -- The loop ends the part, too. Before PostgreSQL 18 a scan stops for the first column of a row comparison
 -- only: it would look through the index to the category's end for what is not after `last`.
@@ -112,12 +98,6 @@ CREATE OR REPLACE FUNCTION reservation.read_part(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -125,8 +105,9 @@ DECLARE
   bytes bigint := 0;
 BEGIN
   FOR message IN
-    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-           m.global_position, m.data::varchar, m.metadata::varchar, m.time
+    SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type), m.position,
+           m.global_position, reservation.readable_small_text(m.data),
+           reservation.readable_small_text(m.metadata), reservation.readable_time(m.time)
     FROM message_store.messages m
     WHERE (message_store.category(m.stream_name), m.global_position)
           BETWEEN (read_part.category, read_part.first)
@@ -137,6 +118,12 @@ BEGIN
     LIMIT read_part.batch_size
   LOOP
     EXIT WHEN message.global_position > read_part.last;
+    IF message.data = 'large' OR message.metadata = 'large' THEN
+      SELECT reservation.readable_text(m.data), reservation.readable_text(m.metadata)
+      INTO message.data, message.metadata
+      FROM message_store.messages m
+      WHERE m.global_position = message.global_position;
+    END IF;
     RETURN NEXT message;
     bytes := bytes + coalesce(octet_length(message.data), 0)
                    + coalesce(octet_length(message.metadata), 0);
@@ -150,11 +137,6 @@ CREATE OR REPLACE FUNCTION reservation.category_head(category text) RETURNS bigi
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET max_parallel_workers_per_gather = 0
 AS $$
   SELECT coalesce((
     SELECT m.global_position FROM message_store.messages m
@@ -171,17 +153,13 @@ CREATE OR REPLACE FUNCTION reservation.read_streams(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 BEGIN
   RETURN QUERY
-    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-           m.data::varchar, m.metadata::varchar, m.time
+    SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type),
+           m.position, m.global_position,
+           reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+           reservation.readable_time(m.time)
     FROM unnest(stream_names, positions) WITH ORDINALITY AS s(stream_name, "position", n)
     JOIN message_store.messages m
       ON m.stream_name = s.stream_name AND m.position >= s.position
@@ -195,13 +173,11 @@ CREATE OR REPLACE FUNCTION reservation.last_message(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
 AS $$
-  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-         m.data::varchar, m.metadata::varchar, m.time
+  SELECT m.id::varchar, m.stream_name::varchar, reservation.readable_type(m.type),
+         m.position, m.global_position,
+         reservation.readable_text(m.data), reservation.readable_text(m.metadata),
+         reservation.readable_time(m.time)
   FROM message_store.messages m
   WHERE m.stream_name = last_message.stream_name
     AND (last_message.type IS NULL OR m.type = last_message.type)

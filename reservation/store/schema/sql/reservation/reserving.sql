@@ -6,31 +6,25 @@
 
 -- The stream that the key of a command names, if the server can tell. `rules` says for each type whose key is made
 -- of named fields how: the reservation category, up to four fields with the kind of JSON value that each must be,
--- and the pattern that the stream's name must have. Without a reservation category, the key joins the ids of the
--- command's own stream. There is none for a command of another type, one that does not fit, and a copy.
+-- and the pattern that the stream's name must have. There is none for a command of another type and one that does
+-- not fit; nor for one that is large even when compressed, whose key may be too long to be looked at.
 --
 -- The planner makes it a part of the query that calls it, so it has no settings of its own.
 CREATE OR REPLACE FUNCTION reservation.key_stream_of(
-  rules jsonb, type text, stream_name text, data jsonb, metadata jsonb
+  rules jsonb, type text, data jsonb
 ) RETURNS TABLE (name text)
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 BEGIN ATOMIC
   SELECT CASE WHEN k.name ~ k.pattern THEN k.name END
   FROM (
     SELECT r.pattern,
-           CASE WHEN jsonb_typeof(data->r.field1) = r.kind1
+           CASE WHEN pg_column_size(data) <= 500000
+                 AND jsonb_typeof(data->r.field1) = r.kind1
                  AND (r.field2 IS NULL OR jsonb_typeof(data->r.field2) = r.kind2)
                  AND (r.field3 IS NULL OR jsonb_typeof(data->r.field3) = r.kind3)
                  AND (r.field4 IS NULL OR jsonb_typeof(data->r.field4) = r.kind4)
-                THEN CASE WHEN r.into IS NOT NULL THEN r.into || '-'
-                          WHEN metadata->'localProperties'->'reserved' = 'true' THEN NULL
-                          WHEN strpos(concat(data->>r.field1, data->>r.field2,
-                                             data->>r.field3, data->>r.field4), '+') > 0
-                          THEN NULL  -- for the reader to refuse
-                          WHEN strpos(stream_name, '-') = 0 THEN stream_name || '-'
-                          ELSE stream_name || '+'
-                     END || concat_ws('+', data->>r.field1, data->>r.field2,
-                                           data->>r.field3, data->>r.field4)
+                THEN r.into || '-' || concat_ws('+', data->>r.field1, data->>r.field2,
+                                                     data->>r.field3, data->>r.field4)
            END AS name
     FROM jsonb_to_recordset(rules)
          AS r(type text, "into" text, pattern text,
@@ -54,23 +48,16 @@ CREATE OR REPLACE FUNCTION reservation.read_commands(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET enable_memoize = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
 DECLARE
   bytes bigint := 0;
 BEGIN
   FOR id, stream_name, type, "position", global_position, data, metadata, "time", key_stream IN
-  SELECT m.id::varchar, m.stream_name, m.type, m.position, m.global_position,
-         CASE WHEN k.name IS NULL THEN m.data::varchar END,
-         CASE WHEN k.name IS NULL THEN m.metadata::varchar END,
-         m.time, k.name
+  SELECT m.id::varchar, m.stream_name, reservation.readable_type(m.type), m.position, m.global_position,
+         CASE WHEN k.name IS NULL THEN reservation.readable_small_text(m.data) END,
+         CASE WHEN k.name IS NULL THEN reservation.readable_small_text(m.metadata) END,
+         reservation.readable_time(m.time), k.name
   FROM (
     SELECT m.*
     FROM message_store.messages m
@@ -83,9 +70,15 @@ BEGIN
     LIMIT read_commands.batch_size
   ) AS m
   LEFT JOIN LATERAL reservation.key_stream_of(
-    read_commands.rules, m.type, m.stream_name, m.data, m.metadata) AS k ON true
+    read_commands.rules, m.type, m.data) AS k ON true
   LOOP
     EXIT WHEN read_commands.global_position > read_commands.last;  -- see read_part
+    IF read_commands.data = 'large' OR read_commands.metadata = 'large' THEN
+      SELECT reservation.readable_text(m.data), reservation.readable_text(m.metadata)
+      INTO read_commands.data, read_commands.metadata
+      FROM message_store.messages m
+      WHERE m.global_position = read_commands.global_position;
+    END IF;
     RETURN NEXT;
     bytes := bytes + coalesce(octet_length(read_commands.data), 0)
                    + coalesce(octet_length(read_commands.metadata), 0);
@@ -96,9 +89,9 @@ $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
 -- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
--- issue. `corrected` has for each command the content that it has been corrected to, which is copied and
+-- issue. `corrected` has for each command the data that its letter was given, which is copied and
 -- compared in the place of its own; it is NULL where none has been. `former_names` has for each command the stream that it may have been reserved in before its
--- declaration was changed; it is NULL where no declaration was. A copy that stays in the category of its command says that it is one. Tells, by their
+-- declaration was changed; it is NULL where no declaration was. Tells, by their
 -- ordinal, which of the commands were not reserved: duplicates and conflicts. Commands of another type,
 -- or of another version of its shape, are in conflict here; the caller compares what they mean.
 CREATE OR REPLACE FUNCTION reservation.reserve(
@@ -106,27 +99,50 @@ CREATE OR REPLACE FUNCTION reservation.reserve(
   corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE
+  found_ pg_catalog.record;
   are_new boolean[];  -- whether each command is the first of its key
-  -- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
-  -- they sort as the copies do and the index over them grows at its end. One random number for all of
-  -- them: to ask the system for one a copy can cost as much as half of the insertion.
-  random_part text := replace(gen_random_uuid()::text, '-', '');
-  id_prefix text := lpad(to_hex(
-      floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
-    || '7' || substr(random_part, 14, 7);
-  count_from bigint := (('x' || substr(random_part, 21, 12))::bit(48)::bigint & 140737488355327)
-    + 70368744177664;
+  ids pg_catalog.uuid[] := reservation.copy_ids(pg_catalog.cardinality(commands));
+BEGIN
+  found_ := reservation.find_new(stream_names, former_names);
+  stream_names := found_.streams;
+  are_new := found_.are_new;
+
+  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
+  SELECT i.id, i.stream_name, 0, c.type, coalesce(i.content, c.data),
+         reservation.copied_metadata(
+           c.stream_name, c.position, c.global_position, c.metadata),
+         pg_catalog.timezone('utc', pg_catalog.clock_timestamp())
+  FROM (
+    -- Not FROM unnest(...), which stores what it returns before the first row is read.
+    SELECT pg_catalog.unnest(commands) AS command, pg_catalog.unnest(stream_names) AS stream_name,
+           pg_catalog.unnest(corrected) AS content, pg_catalog.unnest(are_new) AS is_new,
+           pg_catalog.unnest(ids) AS id, pg_catalog.generate_subscripts(commands, 1) AS n
+  ) AS i
+  LEFT JOIN message_store.messages c ON c.global_position OPERATOR(pg_catalog.=) i.command
+  WHERE i.is_new
+  ORDER BY i.n;
+
+  IF NOT true OPERATOR(pg_catalog.=) ALL (are_new) THEN
+    RETURN QUERY
+    SELECT r.ordinal, r.outcome
+    FROM reservation.compare_reserved(commands, stream_names, volatile, corrected, are_new) AS r;
+  END IF;
+END
+$$;
+
+-- Takes the locks of the categories, and returns which commands are the first of their key. Their streams are
+-- those of the copies that are there under the former names, where there are such.
+CREATE OR REPLACE FUNCTION reservation.find_new(
+  stream_names text[], former_names text[], OUT streams text[], OUT are_new boolean[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
 BEGIN
   PERFORM reservation.lock_categories(stream_names);
 
@@ -148,33 +164,44 @@ BEGIN
       ON known.stream_name = i.stream_name AND known.position = 0
   ) AS i;
 
-  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
-  SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type,
-         coalesce(i.content, c.data),
-         reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
-         -- The copy has the data of the command, and so the version of its shape.
-         || CASE WHEN reservation.schema_version(c.metadata) IS NOT NULL
-                 THEN jsonb_build_object('schemaVersion', c.metadata->'schemaVersion')
-                 ELSE '{}' END
-         || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
-                 THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
-  FROM (
-    -- Not FROM unnest(...), which stores what it returns before the first row is read.
-    SELECT unnest(commands) AS command, unnest(stream_names) AS stream_name,
-           unnest(corrected) AS content, unnest(are_new) AS is_new,
-           generate_subscripts(commands, 1) AS n
-  ) AS i
-  LEFT JOIN message_store.messages c ON c.global_position = i.command
-  WHERE i.is_new
-  ORDER BY i.n;
+  streams := stream_names;
+END
+$$;
 
-  IF true = ALL (are_new) THEN
-    RETURN;
-  END IF;
+-- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
+-- they sort as the copies do and the index over them grows at its end. One random number for all of
+-- them: to ask the system for one a copy can cost as much as half of the insertion.
+CREATE OR REPLACE FUNCTION reservation.copy_ids(count integer) RETURNS uuid[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  random_part text := replace(gen_random_uuid()::text, '-', '');
+  id_prefix text := lpad(to_hex(
+      floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+    || '7' || substr(random_part, 14, 7);
+  count_from bigint := (('x' || substr(random_part, 21, 12))::bit(48)::bigint & 140737488355327)
+    + 70368744177664;
+BEGIN
+  RETURN ARRAY(
+    SELECT (id_prefix || to_hex(count_from + n))::uuid FROM generate_series(1, copy_ids.count) AS n);
+END
+$$;
+
+-- Tells for the commands that are not the first of their key whether they say the same as that one.
+CREATE OR REPLACE FUNCTION reservation.compare_reserved(
+  commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[], are_new boolean[]
+) RETURNS TABLE (ordinal bigint, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+#variable_conflict use_column
+BEGIN
   RETURN QUERY
   WITH volatile AS MATERIALIZED (
     SELECT v.key AS type, ARRAY(SELECT jsonb_array_elements_text(v.value)) AS fields
-    FROM jsonb_each(reserve.volatile) AS v
+    FROM jsonb_each(compare_reserved.volatile) AS v
   )
   SELECT i.n,
          CASE WHEN (first.type, reservation.schema_version(first.metadata),
@@ -185,10 +212,11 @@ BEGIN
               THEN 'duplicate'
               WHEN (first.type, reservation.schema_version(first.metadata))
                    IS NOT DISTINCT FROM (c.type, reservation.schema_version(c.metadata))
-               AND reservation.copy_was_corrected(
-                     first.id, first.global_position, first.metadata,
-                     reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')),
-                     coalesce(v.fields, '{}'))
+               AND EXISTS (
+                     SELECT FROM reservation.corrected_contents(
+                       first.id, first.global_position, first.metadata) AS k(data)
+                     WHERE reservation.content(k.data, coalesce(v.fields, '{}'))
+                         = reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')))
               THEN 'duplicate' ELSE 'conflict' END
   FROM unnest(commands, stream_names, corrected, are_new)
        WITH ORDINALITY AS i(command, stream_name, content, is_new, n)
@@ -210,12 +238,6 @@ CREATE OR REPLACE FUNCTION reservation.compare_initiations(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -233,10 +255,11 @@ BEGIN
               THEN 'duplicate'
               WHEN (cause.type, reservation.schema_version(cause.metadata))
                    IS NOT DISTINCT FROM (c.type, reservation.schema_version(c.metadata))
-               AND reservation.was_corrected(
-                     cause.id, cause.global_position,
-                     reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')),
-                     coalesce(v.fields, '{}'))
+               AND EXISTS (
+                     SELECT FROM reservation.corrected_contents(
+                       cause.id, cause.global_position, NULL) AS k(data)
+                     WHERE reservation.content(k.data, coalesce(v.fields, '{}'))
+                         = reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')))
               THEN 'duplicate' ELSE 'conflict' END
   FROM unnest(commands, stream_names, corrected)
        WITH ORDINALITY AS i(command, stream_name, content, n)

@@ -10,13 +10,6 @@ CREATE OR REPLACE FUNCTION reservation.keys_of_next(
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET enable_memoize = off
-SET max_parallel_workers_per_gather = 0
 AS $$
 BEGIN
   SELECT array_agg(m.global_position), array_agg(k.name),
@@ -32,7 +25,7 @@ BEGIN
     LIMIT keys_of_next.batch_size
   ) AS m
   LEFT JOIN LATERAL reservation.key_stream_of(
-    keys_of_next.rules, m.type, m.stream_name, m.data, m.metadata) AS k ON true;
+    keys_of_next.rules, m.type, m.data) AS k ON true;
 END
 $$;
 
@@ -54,16 +47,14 @@ CREATE OR REPLACE FUNCTION reservation.reserve_next(
   data varchar, metadata varchar, "time" timestamp, key_stream text, read bigint, duplicates bigint
 )
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  next_ record;
+  next_ pg_catalog.record;
   in_conflict boolean;
 BEGIN
   SELECT * INTO next_
-  FROM reservation.keys_of_next(category, after + 1, batch_size, rules, longest_name);
+  FROM reservation.keys_of_next(category, after OPERATOR(pg_catalog.+) 1, batch_size, rules, longest_name);
 
   IF next_.global_positions IS NULL THEN
     RETURN;
@@ -71,21 +62,21 @@ BEGIN
     RETURN QUERY
     SELECT c.*, NULL::bigint, NULL::bigint
     FROM reservation.read_commands(
-      category, after + 1, 9223372036854775807, batch_size, NULL, 1, NULL, rules, max_bytes) AS c;
+      category, after OPERATOR(pg_catalog.+) 1, 9223372036854775807, batch_size, NULL, 1, NULL, rules, max_bytes) AS c;
     RETURN;
   END IF;
 
-  read := cardinality(next_.global_positions);
+  read := pg_catalog.cardinality(next_.global_positions);
   global_position := next_.global_positions[read];
   -- See advance.
-  PERFORM set_config('idle_in_transaction_session_timeout', longest_pause, true);
+  PERFORM pg_catalog.set_config('idle_in_transaction_session_timeout', longest_pause, true);
   IF NOT reservation.move_positions(
     consumer, category, partitions, epochs, after, global_position, NULL, false)
   THEN
     RAISE EXCEPTION 'A position has not moved';
   END IF;
 
-  SELECT count(*), bool_or(r.outcome = 'conflict')
+  SELECT pg_catalog.count(*), pg_catalog.bool_or(r.outcome OPERATOR(pg_catalog.=) 'conflict')
   INTO duplicates, in_conflict
   FROM reservation.reserve(next_.global_positions, next_.key_streams, volatile) AS r;
   IF in_conflict THEN

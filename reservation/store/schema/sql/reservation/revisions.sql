@@ -1,16 +1,51 @@
 -- Revisions, where they are drawn and where they are compared.
 
+-- Refuses a name that is not the caller's. A sender may draw for the entities that its categories are of: for
+-- account-123 with account:command. The counter of all entities, whose name is empty, is that of the senders
+-- that have the empty category. Who may insert into the log may draw under any name.
+CREATE OR REPLACE FUNCTION reservation.check_may_draw(name text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+BEGIN
+  IF has_table_privilege(caller, 'message_store.messages'::regclass, 'INSERT') OR EXISTS (
+    SELECT FROM reservation.sender_categories c
+    WHERE pg_has_role(caller, c.role, 'USAGE')
+      AND CASE WHEN check_may_draw.name = '' THEN c.category = ''
+               ELSE c.category <> '' AND split_part(check_may_draw.name, '-', 1)
+                    IN (c.category, split_part(c.category, ':', 1)) END
+  ) THEN
+    RETURN;
+  END IF;
+  RAISE insufficient_privilege USING
+    MESSAGE = format('The role %s may not draw revisions for %s', caller, CASE
+      WHEN check_may_draw.name = '' THEN 'all entities'
+      ELSE coalesce(left(check_may_draw.name, 300), 'NULL') END),
+    HINT = format('Let the owner of the store run `reservation store grants sender %s`, with --category for '
+                  'the commands of the entity, or with --global-revisions.', quote_ident(caller));
+END
+$$;
+
 -- The next revision under a name. Runs with the rights of the owner, so that a sender may draw and no
 -- more. A name's revisions are in the order of the commits, because its row is locked until then; a
 -- sequence would give a later number to the transaction that commits first.
 CREATE OR REPLACE FUNCTION reservation.next_revision(name text) RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+DECLARE
+  drawn bigint;
+BEGIN
+  PERFORM reservation.check_may_draw(next_revision.name);
   INSERT INTO reservation.revision_counters AS c (name, revision)
   VALUES (next_revision.name, 1)
   ON CONFLICT (name) DO UPDATE SET revision = c.revision + 1
-  RETURNING c.revision
+  RETURNING c.revision INTO drawn;
+  RETURN drawn;
+END
 $$;
 
 -- The last revisions that a consumer has handled of these entities, by source.
@@ -19,12 +54,6 @@ CREATE OR REPLACE FUNCTION reservation.read_revisions(
 ) RETURNS TABLE (entity_stream text, source text, revision bigint)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -50,9 +79,6 @@ CREATE OR REPLACE FUNCTION reservation.write_revisions(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -46,6 +46,49 @@ BEGIN
 END
 $$;
 
+-- Refuses names that the clients of this package refuse, where they are taken from others: that of a stream
+-- without an id, with control characters, or too long for an index. The limits are those of
+-- reservation/messages/stream_name.py. Message DB's functions take what they always took.
+CREATE OR REPLACE FUNCTION reservation.check_names(stream_names text[], types text[], metadata jsonb[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  refused record;
+BEGIN
+  SELECT i.stream_name, i.type,
+         octet_length(split_part(i.stream_name, '-', 1)) AS bytes,
+         octet_length(split_part(i.metadata->>'correlationStreamName', '-', 1)) AS correlation_bytes
+  INTO refused
+  FROM unnest(stream_names, types, metadata) AS i(stream_name, type, metadata)
+  WHERE i.stream_name !~ '^[^-]+-.'
+     OR i.stream_name ~ '[\u0001-\u001f\u007f-\u009f]'
+     OR octet_length(i.stream_name) > 2600
+     OR octet_length(i.type) > 2600
+     OR octet_length(split_part(i.stream_name, '-', 1))
+        + octet_length(split_part(i.metadata->>'correlationStreamName', '-', 1)) > 2600
+  LIMIT 1;
+  IF FOUND THEN
+    RAISE check_violation USING MESSAGE = CASE
+      WHEN octet_length(refused.stream_name) > 2600 THEN
+        format('The stream name %L... is %s bytes long; the store takes 2600',
+               left(refused.stream_name, 40), octet_length(refused.stream_name))
+      WHEN octet_length(refused.type) > 2600 THEN
+        format('The type %L... is %s bytes long; the store takes 2600',
+               left(refused.type, 40), octet_length(refused.type))
+      WHEN refused.bytes + refused.correlation_bytes > 2600 THEN
+        format('The category of %L... and that of its metadata''s correlation stream are %s and %s bytes '
+               'long; the store takes 2600 together',
+               left(refused.stream_name, 40), refused.bytes, refused.correlation_bytes)
+      WHEN refused.stream_name ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+        format('The stream name %L holds a control character', left(refused.stream_name, 40))
+      ELSE format('%L names no stream, such as account-123', left(refused.stream_name, 40))
+    END;
+  END IF;
+END
+$$;
+
 -- What a sender may not insert itself is inserted with the rights of the owner. If the owner may not either,
 -- the functions would hand it on to each other for ever.
 CREATE OR REPLACE FUNCTION reservation.check_owner_may_insert() RETURNS void
@@ -75,6 +118,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   PERFORM reservation.check_may_send(stream_names);
+  PERFORM reservation.check_names(stream_names, types, metadata);
+  PERFORM reservation.check_sizes(stream_names, data, metadata);
   PERFORM reservation.check_owner_may_insert();
   RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
 END

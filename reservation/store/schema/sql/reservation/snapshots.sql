@@ -6,12 +6,6 @@ CREATE OR REPLACE FUNCTION reservation.read_snapshots(stream_names text[], revis
 RETURNS TABLE (stream_name text, "position" bigint, data text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -36,12 +30,6 @@ CREATE OR REPLACE FUNCTION reservation.write_snapshots(
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN

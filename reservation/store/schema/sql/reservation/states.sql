@@ -1,9 +1,8 @@
 -- Which versions of states are no longer needed.
 
 -- For so many streams, from `first` on and before `bound`: the position below which every version may
--- be removed. A version is needed while its message may come again (it is not older than the cutoff),
--- while its outputs are not known to be published, and while it is the newest; and with it the state
--- before it, and what that one builds on.
+-- be removed. A version is needed while its message may come again (it is not older than the cutoff)
+-- and while it is the newest; and with it the state before it, and what that one builds on.
 CREATE OR REPLACE FUNCTION reservation.state_cuts(
   first text, bound text, cutoff timestamptz, streams bigint
 ) RETURNS TABLE (stream_name text, "position" bigint)
@@ -37,7 +36,7 @@ AS $$
   ) AS newest
   LEFT JOIN LATERAL (
     SELECT s.position FROM reservation.states s
-    WHERE s.stream_name = names.stream_name AND (NOT s.published OR s.time >= state_cuts.cutoff)
+    WHERE s.stream_name = names.stream_name AND s.time >= state_cuts.cutoff
     ORDER BY s.position LIMIT 1
   ) AS needed ON true
   LEFT JOIN LATERAL (

@@ -5,6 +5,12 @@
 -- size of it: every row of the batch looks up its stream, or its id, in an index of the log.
 --
 -- A caller that may not insert into the log can be a sender, for which send_messages writes.
+--
+-- Triggers on the log find the search_path as the writer has it. So no function that inserts sets it, nor do those
+-- that call it: they name all in full, operators too, and leave what needs more to functions that set it.
+--
+-- The time of a message is when its row is written. That of one which other clients of Message DB write is the
+-- default of the column: when their transaction began.
 
 CREATE OR REPLACE FUNCTION reservation.lock_categories(stream_names text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -16,7 +22,8 @@ BEGIN
   FROM (
     SELECT DISTINCT message_store.hash_64(category) AS hash
     FROM (
-      SELECT DISTINCT message_store.category(s) COLLATE "C" AS category
+      -- As the function category does it, which costs more for each name.
+      SELECT DISTINCT split_part(s, '-', 1) COLLATE "C" AS category
       FROM unnest(stream_names) AS s
     ) AS categories
     ORDER BY 1
@@ -35,13 +42,36 @@ CREATE OR REPLACE FUNCTION reservation.write_messages(
   expected_versions bigint[]
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  positions bigint[];
+BEGIN
+  IF NOT reservation.may_insert() THEN
+    RETURN reservation.send_messages(
+      ids, stream_names, types, data, metadata, expected_versions);
+  END IF;
+  positions := reservation.next_positions(ids, stream_names, expected_versions);
+  IF positions IS NULL THEN
+    RETURN reservation.write_messages_again(
+      ids, stream_names, types, data, metadata, expected_versions);
+  END IF;
+
+  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
+  SELECT pg_catalog.unnest(ids), pg_catalog.unnest(stream_names), pg_catalog.unnest(positions),
+         pg_catalog.unnest(types), pg_catalog.unnest(data), pg_catalog.unnest(metadata),
+         pg_catalog.timezone('utc', pg_catalog.clock_timestamp());
+
+  RETURN positions;
+END
+$$;
+
+-- Takes the locks of the categories, and returns the position that each message will have in its stream; NULL if
+-- any of them is stored already.
+CREATE OR REPLACE FUNCTION reservation.next_positions(
+  ids uuid[], stream_names text[], expected_versions bigint[]
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
--- For the last message of a stream a page of the index is gone through, of which an index-only scan
--- copies every entry of the stream.
-SET enable_indexonlyscan = off
-SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -49,22 +79,17 @@ DECLARE
   wrong record;
   version bigint;
 BEGIN
-  IF NOT reservation.may_insert() THEN
-    RETURN reservation.send_messages(
-      ids, stream_names, types, data, metadata, expected_versions);
-  END IF;
   PERFORM reservation.lock_categories(stream_names);
 
   IF EXISTS (SELECT FROM message_store.messages m WHERE m.id = ANY (ids)) THEN
-    RETURN reservation.write_messages_again(
-      ids, stream_names, types, data, metadata, expected_versions);
+    RETURN NULL;
   END IF;
 
   -- To find the last message of a stream, the server looks at all its entries in the last page of the index.
   -- So the search ends at the expected version. If the stream is not as long as that, nothing is found, and the
   -- version is wrong.
   --
-  -- Here and below not FROM unnest(...), which stores what it returns before the first row is read.
+  -- Here and in write_messages not FROM unnest(...), which stores what it returns before the first row is read.
   SELECT array_agg(coalesce((SELECT m.position FROM message_store.messages m
                              WHERE m.stream_name = i.stream_name
                                AND m.position >= coalesce(i.expected_version, 0)
@@ -100,10 +125,6 @@ BEGIN
     END IF;
   END IF;
 
-  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
-  SELECT unnest(ids), unnest(stream_names), unnest(positions), unnest(types), unnest(data),
-         unnest(metadata);
-
   RETURN positions;
 END
 $$;
@@ -119,19 +140,53 @@ CREATE OR REPLACE FUNCTION reservation.write_messages_again(
   expected_versions bigint[]
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_variable
 DECLARE
+  stored pg_catalog.record;
   positions bigint[];
   rest bigint[];
   written bigint[];
+BEGIN
+  stored := reservation.stored_positions(ids, stream_names, types, data, metadata);
+  positions := stored.positions;
+  rest := stored.rest;
+
+  IF rest IS NULL THEN
+    PERFORM reservation.flush_with_commit();
+  ELSE
+    written := reservation.write_messages(
+      ARRAY(SELECT ids[n] FROM pg_catalog.unnest(rest) AS n),
+      ARRAY(SELECT stream_names[n] FROM pg_catalog.unnest(rest) AS n),
+      ARRAY(SELECT types[n] FROM pg_catalog.unnest(rest) AS n),
+      ARRAY(SELECT data[n] FROM pg_catalog.unnest(rest) AS n),
+      ARRAY(SELECT metadata[n] FROM pg_catalog.unnest(rest) AS n),
+      ARRAY(SELECT expected_versions[n] FROM pg_catalog.unnest(rest) AS n)
+    );
+    FOR n IN 1 .. pg_catalog.cardinality(rest) LOOP
+      positions[rest[n]] := written[n];
+    END LOOP;
+  END IF;
+  RETURN positions;
+END
+$$;
+
+-- The positions of the messages that are stored already, and which of the messages are not. Those that are must
+-- say the same.
+CREATE OR REPLACE FUNCTION reservation.stored_positions(
+  ids uuid[],
+  stream_names text[],
+  types text[],
+  data jsonb[],
+  metadata jsonb[],
+  OUT positions bigint[],
+  OUT rest bigint[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
   wrong record;
 BEGIN
   SELECT i.id, m.stream_name INTO wrong
@@ -149,23 +204,6 @@ BEGIN
   INTO positions, rest
   FROM unnest(ids) WITH ORDINALITY AS i(id, n)
   LEFT JOIN message_store.messages m ON m.id = i.id;
-
-  IF rest IS NULL THEN
-    PERFORM reservation.flush_with_commit();
-  ELSE
-    written := reservation.write_messages(
-      ARRAY(SELECT ids[n] FROM unnest(rest) AS n),
-      ARRAY(SELECT stream_names[n] FROM unnest(rest) AS n),
-      ARRAY(SELECT types[n] FROM unnest(rest) AS n),
-      ARRAY(SELECT data[n] FROM unnest(rest) AS n),
-      ARRAY(SELECT metadata[n] FROM unnest(rest) AS n),
-      ARRAY(SELECT expected_versions[n] FROM unnest(rest) AS n)
-    );
-    FOR n IN 1 .. cardinality(rest) LOOP
-      positions[rest[n]] := written[n];
-    END LOOP;
-  END IF;
-  RETURN positions;
 END
 $$;
 
@@ -179,14 +217,9 @@ CREATE OR REPLACE FUNCTION reservation.write_message(
   expected_version bigint
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET jit = off
 AS $$
 DECLARE
-  stored record;
-  version bigint;
+  next_ pg_catalog.record;
 BEGIN
   IF NOT reservation.may_insert() THEN
     RETURN (reservation.send_messages(
@@ -194,41 +227,73 @@ BEGIN
       ARRAY[write_message.data], ARRAY[write_message.metadata],
       ARRAY[write_message.expected_version]))[1];
   END IF;
+  next_ := reservation.next_position(
+    write_message.id, write_message.stream_name, write_message.type, write_message.data,
+    write_message.metadata, write_message.expected_version);
+  IF NOT next_.is_stored THEN
+    INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
+    VALUES (write_message.id, write_message.stream_name, next_.position, write_message.type,
+            write_message.data, write_message.metadata,
+            pg_catalog.timezone('utc', pg_catalog.clock_timestamp()));
+  END IF;
+  RETURN next_.position;
+END
+$$;
+
+-- Takes the lock of the category, and returns the position that a message will have in its stream, or has if it
+-- is stored already.
+CREATE OR REPLACE FUNCTION reservation.next_position(
+  id uuid,
+  stream_name text,
+  type text,
+  data jsonb,
+  metadata jsonb,
+  expected_version bigint,
+  OUT "position" bigint,
+  OUT is_stored boolean
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  stored record;
+  version bigint;
+BEGIN
   PERFORM reservation.lock_category(
-    message_store.hash_64(message_store.category(write_message.stream_name)));
+    message_store.hash_64(message_store.category(next_position.stream_name)));
 
   SELECT m.position, m.stream_name,
          (m.stream_name, m.type, m.data, reservation.untraced(m.metadata)) IS NOT DISTINCT FROM
-         (write_message.stream_name, write_message.type, write_message.data,
-          reservation.untraced(write_message.metadata)) AS says_the_same
+         (next_position.stream_name, next_position.type, next_position.data,
+          reservation.untraced(next_position.metadata)) AS says_the_same
   INTO stored
   FROM message_store.messages m
-  WHERE m.id = write_message.id;
+  WHERE m.id = next_position.id;
   IF FOUND THEN
     IF NOT stored.says_the_same THEN
-      PERFORM reservation.raise_id_conflict(write_message.id, stored.stream_name);
+      PERFORM reservation.raise_id_conflict(next_position.id, stored.stream_name);
     END IF;
     PERFORM reservation.flush_with_commit();
-    RETURN stored.position;
+    "position" := stored.position;
+    is_stored := true;
+    RETURN;
   END IF;
 
   SELECT m.position INTO version
   FROM message_store.messages m
-  WHERE m.stream_name = write_message.stream_name
+  WHERE m.stream_name = next_position.stream_name
   ORDER BY m.position DESC
   LIMIT 1;
   version := coalesce(version, -1);
-  IF write_message.expected_version <> version THEN
+  IF next_position.expected_version <> version THEN
     PERFORM reservation.flush_now();
     RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
-      write_message.expected_version, write_message.stream_name, version
+      next_position.expected_version, next_position.stream_name, version
       USING CONSTRAINT = 'expected_version';
   END IF;
 
-  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
-  VALUES (write_message.id, write_message.stream_name, version + 1, write_message.type,
-          write_message.data, write_message.metadata);
-  RETURN version + 1;
+  "position" := version + 1;
+  is_stored := false;
 END
 $$;
 
@@ -244,26 +309,26 @@ CREATE OR REPLACE FUNCTION reservation.write_each(
   expected_versions bigint[]
 ) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
   positions bigint[];
-  caller_flushes text := coalesce(current_setting('reservation.caller_flushes', true), '');
+  caller_flushes pg_catalog.text := coalesce(
+    pg_catalog.current_setting('reservation.caller_flushes', true), '');
 BEGIN
   -- A refusal within is no answer yet, so it waits for no flush: see flush_now.
-  IF caller_flushes = '' THEN
-    PERFORM set_config('reservation.caller_flushes', 'refusals', true);
+  IF caller_flushes OPERATOR(pg_catalog.=) '' THEN
+    PERFORM pg_catalog.set_config('reservation.caller_flushes', 'refusals', true);
   END IF;
   BEGIN
     positions := reservation.write_messages(
       ids, stream_names, types, data, metadata, expected_versions);
-    PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
+    PERFORM pg_catalog.set_config('reservation.caller_flushes', caller_flushes, true);
     RETURN positions;
   EXCEPTION
     WHEN raise_exception OR integrity_constraint_violation OR data_exception
       OR program_limit_exceeded OR feature_not_supported THEN NULL;
   END;
-  FOR n IN 1 .. cardinality(ids) LOOP
+  FOR n IN 1 .. pg_catalog.cardinality(ids) LOOP
     BEGIN
       positions[n] := reservation.write_message(
         ids[n], stream_names[n], types[n], data[n], metadata[n], expected_versions[n]);
@@ -272,19 +337,25 @@ BEGIN
         OR program_limit_exceeded OR feature_not_supported THEN positions[n] := NULL;
     END;
   END LOOP;
-  PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
+  PERFORM pg_catalog.set_config('reservation.caller_flushes', caller_flushes, true);
   RETURN positions;
 END
 $$;
 
+-- Names the stream only to a caller that may read the log. A sender may not, and this runs with the rights
+-- of the owner then: see check_may_send.
 CREATE OR REPLACE FUNCTION reservation.raise_id_conflict(id uuid, stream_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+  caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
 BEGIN
   PERFORM reservation.flush_now();
   RAISE unique_violation USING
-    MESSAGE = format('Message id %s is in use for another message in stream %s', id, stream_name),
+    MESSAGE = format('Message id %s is in use for another message', id)
+      || CASE WHEN has_table_privilege(caller, 'message_store.messages'::regclass, 'SELECT')
+              THEN ' in stream ' || stream_name ELSE '' END,
     CONSTRAINT = 'message_id', TABLE = 'messages', SCHEMA = 'message_store';
 END
 $$;

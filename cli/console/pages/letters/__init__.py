@@ -1,1 +1,0 @@
-"""The pages about dead letters: the list, each letter, decisions about it and its correction."""

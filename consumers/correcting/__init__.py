@@ -1,1 +1,0 @@
-"""Correcting messages that could not be handled: what a correction must say, and writing it."""

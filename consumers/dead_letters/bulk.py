@@ -1,0 +1,94 @@
+"""Decisions about all dead letters that a filter picks out.
+
+Letters are changed in transactions of some thousand, because consumers cannot write letters while
+people change them. Those that come in meanwhile stay as they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.dead_letters import administration, search
+from consumers.dead_letters.failure import Reason
+from consumers.dead_letters.history import Request
+from consumers.dead_letters.search import Extent, Filter, LetterKey
+from consumers.dead_letters.stored_letters import Selection, StateChange, StoredLetter
+
+# What changes letters while they are locked.
+Change = Callable[[Connection[Any], Sequence[StoredLetter], Request], StateChange]
+
+# How many letters are changed in one transaction.
+AT_ONCE = 10_000
+
+
+def to_retry(wanted: Filter) -> Filter:
+    """Return what picks out those of some letters that can be retried: they are dead."""
+    return replace(wanted, states=["dead"], other_than=Reason.CONFLICT.value)
+
+
+def to_discard(wanted: Filter) -> Filter:
+    """Return what picks out those of some letters that are dead; what is parked can be handled."""
+    return replace(wanted, states=["dead"])
+
+
+def retry_found(
+    connection: Connection[Any],
+    wanted: Filter,
+    request: Request | None = None,
+    seen: Extent | None = None,
+) -> StateChange:
+    """Retry all dead letters that a filter picks out, except conflicts.
+
+    Those that are parked behind nothing are retried too, unless the filter is for a kind of fault,
+    type or age.
+    """
+    request, retry = request or Request(), administration.retry_letters
+    changed = _change(connection, to_retry(wanted), request, seen, retry)
+    with administration.locked(connection):
+        further = retry(connection, stranded(connection, wanted), request)
+    return StateChange([*changed.letters, *further.letters], changed.waiting + further.waiting)
+
+
+def stranded(connection: Connection[Any], wanted: Filter) -> list[StoredLetter]:
+    """Return the letters that `retry_found` retries although they are not dead."""
+    if wanted != Filter(wanted.consumer, wanted.category, entity=wanted.entity):
+        return []
+    selection = Selection(wanted.consumer, wanted.category, wanted.entity)
+    return administration.stranded(connection, selection)
+
+
+def discard_found(
+    connection: Connection[Any],
+    wanted: Filter,
+    request: Request | None = None,
+    seen: Extent | None = None,
+) -> StateChange:
+    """Discard all dead letters that a filter picks out; see `retry_found`.
+
+    What is parked behind them is handled.
+    """
+    return _change(
+        connection, to_discard(wanted), request or Request(), seen, administration.discard_letters
+    )
+
+
+def _change(
+    connection: Connection[Any],
+    wanted: Filter,
+    request: Request,
+    seen: Extent | None,
+    do: Change,
+) -> StateChange:
+    """Change the letters, the last of the log first."""
+    last = (seen or search.extent(connection, wanted)).last
+    key, changed, waiting = LetterKey(last + 1, "", ""), list[StoredLetter](), 0
+    while True:
+        with administration.locked(connection):
+            letters = search.page(connection, wanted, AT_ONCE, key=key)
+            waiting += do(connection, letters, request).waiting
+        if not letters:
+            return StateChange(changed[::-1], waiting)
+        changed += letters
+        key = LetterKey.of(letters[-1])

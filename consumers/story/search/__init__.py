@@ -1,1 +1,0 @@
-"""Finding the messages of a story: from a text to a command, and to all that belongs to it."""

@@ -1,2 +1,0 @@
--- No table has changed; the functions that read, write and reserve batches take less time.
-SELECT;

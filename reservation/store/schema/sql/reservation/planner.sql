@@ -1,0 +1,64 @@
+-- How the functions are planned, whatever the planner knows of the tables: by the index that each statement
+-- is written for, in as many steps as it has rows to find. Where the planner knows nothing of a category yet,
+-- it would rather sort all that is left of it for every batch than walk the index that has it in order; and
+-- where it takes a category for a large one, it would walk the whole log. Parallel workers, which it would
+-- have for a large category, take longer to start than a batch takes to read.
+--
+-- This runs after the functions are made: CREATE OR REPLACE takes away what ALTER has set.
+DO $$
+DECLARE
+  -- A plan that cannot avoid a method that is switched off has a huge estimated cost, for which the server
+  -- would compile it. That takes longer than to run it. So does a new plan for each call.
+  by_index text[] := ARRAY[
+    'enable_seqscan = off', 'enable_bitmapscan = off', 'jit = off', 'plan_cache_mode = force_generic_plan'];
+  -- Of what an index has in order only so many rows are wanted. Nothing is read to be sorted.
+  in_order text[] := by_index || ARRAY['enable_sort = off', 'max_parallel_workers_per_gather = 0'];
+  -- For each of the values given there is one step in an index, instead of a join with the whole table.
+  by_key text[] := by_index || ARRAY['enable_hashjoin = off', 'enable_mergejoin = off', 'enable_material = off'];
+  one record;
+BEGIN
+  FOR one IN
+    SELECT f.name, string_agg('SET ' || s.setting, ' ') AS settings
+    FROM (
+      VALUES
+        (by_index, ARRAY[
+          -- positions, groups and letters
+          'message_at', 'is_foreign', 'join_group', 'leave_group', 'take_part', 'has_open_letter',
+          'corrected_contents',
+          -- what became of a command
+          'first_after', 'message_in', 'asked_command', 'first_event', 'event_of_removed', 'found_outcome',
+          -- writing
+          'next_position', 'next_positions', 'write_revisions',
+          -- scheduled messages
+          'cancel_scheduled', 'cancel_sent', 'next_scheduled', 'lock_scheduled', 'forget_scheduled',
+          'try_scheduled_singly', 'put_off_scheduled',
+          -- HTTP requests
+          'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request']),
+        (in_order, ARRAY[
+          -- the newest version of a position or a lease
+          'newest_generation', 'positions_of', 'move_positions', 'renew_lease', 'lease_end',
+          -- the next messages of a category or a stream
+          'read_stream', 'read_category', 'read_category_part', 'read_part', 'read_commands', 'keys_of_next',
+          'last_message', 'category_head',
+          'stranded_letters', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
+        (by_key, ARRAY[
+          'read_streams', 'read_with_entities', 'read_snapshots', 'write_snapshots', 'read_revisions',
+          'find_new', 'reserve', 'compare_reserved', 'compare_initiations', 'stored_positions',
+          'find_processed', 'record_processed', 'handled_before',
+          'asked_copy', 'asked_open_command', 'insert_scheduled', 'settle_scheduled']),
+        -- The functions that it calls are taken to cost so much that a plan would be compiled.
+        (ARRAY['jit = off'], ARRAY['reserve_next']),
+        -- No two commands have the same content.
+        (ARRAY['enable_memoize = off'], ARRAY['keys_of_next', 'read_commands']),
+        -- For the last message of a stream a page of the index is gone through, of which an index-only scan
+        -- copies every entry of the stream.
+        (ARRAY['enable_indexonlyscan = off'], ARRAY['next_positions'])
+    ) AS plan(settings, names)
+    CROSS JOIN unnest(plan.names) AS f(name)
+    CROSS JOIN unnest(plan.settings) AS s(setting)
+    GROUP BY f.name
+  LOOP
+    EXECUTE format('ALTER FUNCTION reservation.%I %s', one.name, one.settings);
+  END LOOP;
+END
+$$;

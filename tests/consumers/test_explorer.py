@@ -1,0 +1,41 @@
+"""A sample of the explorer: the orders of the round trips of two consumers, with a kill.
+
+Statement by statement, with more kills and for every strategy: `tests/soak/test_explorer.py`.
+"""
+
+import pytest
+
+from tests.explored import BLIND, CASES, REISSUED, RESERVED, Case, explorer
+from tests.explorer import Violation
+from tests.idempotence import copied, purse
+
+KILLS = {
+    "processed, key": 1,
+    "message id": 1,
+    "revisions": 1,
+    "states": 1,
+    "sequence": 1,
+    "initiate": 1,
+    "reservation": 0,  # two categories have ten times as many orders
+}
+
+
+@pytest.mark.parametrize("name", KILLS)
+def test_whatever_the_order_each_intent_takes_effect_once(database_url, name):
+    """In every order of the round trips, and with a kill, each intent takes effect once."""
+    found = explorer(database_url, CASES[name], kills=KILLS[name], size=100, together=True)
+    assert found.explore().schedules > 1
+
+
+@pytest.mark.parametrize("case", [Case(purse, **REISSUED), Case(copied, **REISSUED, **RESERVED)])
+def test_a_message_that_takes_effect_late_is_found(database_url, case):
+    """Without a strategy the explorer finds a message that takes effect late."""
+    with pytest.raises(Violation, match=r"the effects are .*'Withdrawn'"):
+        explorer(database_url, case, kills=0, size=1).explore()
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_a_strategy_that_recognizes_nothing_is_found(database_url, name):
+    """The explorer finds a strategy that recognizes nothing, despite deterministic event ids."""
+    with pytest.raises(Violation, match=r"the effects are|nobody in its way"):
+        explorer(database_url, BLIND[name], kills=0, size=100).explore()

@@ -1,0 +1,50 @@
+"""What keeps a consumer from being taken to be stuck: its telemetry is told that it lives."""
+
+from dataclasses import dataclass
+
+from consumers.loop.consuming import consume
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
+from consumers.runtime.stopping import Stop
+from reservation import Component
+
+
+@dataclass(frozen=True)
+class Count:
+    counter_id: str
+
+
+class Beats(Telemetry):
+    """Counts the signs of life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def beat(self) -> None:
+        self.count += 1
+
+
+def test_each_message_that_is_handled_is_a_sign_of_life(store, database_url):
+    """However long the batch takes."""
+    beats, stop, seen = Beats(), Stop(takes_signals=False), []
+    component = Component("counter", id="counter_id")
+
+    @component.handle(Count, once=None)
+    def count(command, entity, context):
+        seen.append(beats.count)
+        if len(seen) == 3:
+            stop.request()
+
+    store.write([Count("1"), Count("1"), Count("1")], "counter:command-1")
+    log = Log("counter", "counter:command")
+    consume(
+        component,
+        "counter:command",
+        database_url,
+        stop,
+        batch_size=100,
+        telemetry=beats,
+        log=log,
+    )
+    assert seen[0] < seen[1] < seen[2]

@@ -1,0 +1,62 @@
+"""Consumers of a subscribed category as a process: killed by a message, and run alone."""
+
+import os
+import signal
+import time
+
+from reservation import Write
+from tests.orders import APP, PAYMENTS, ROOT, Failed, Place, capture, passes, payments_of
+from tests.started import PATIENCE, Started
+
+
+def start(database_url, *arguments, env=()):
+    return Started(
+        database_url,
+        *("--app-dir", str(ROOT), *arguments),
+        app=APP,
+        env={**os.environ, **dict(env)},
+    )
+
+
+def follow(connection, started, to):
+    """Wait until the subscribed category is read to a position."""
+    deadline = time.monotonic() + PATIENCE
+    read = "SELECT FROM reservation.positions WHERE category = %s AND position >= %s"
+    while not connection.execute(read, [PAYMENTS, to]).fetchall():
+        assert started.process.poll() is None, started.log
+        assert time.monotonic() < deadline, started.lines
+        time.sleep(0.02)
+
+
+def test_a_message_that_kills_its_consumer_takes_effect_once(
+    connection, store, database_url, tmp_path
+):
+    """Another process handles everything once; commands are left to others."""
+    kills = tmp_path / "kills"
+    kills.touch()
+    store.write_batch(
+        [capture("p1"), capture("p2", amount=0), capture("p3", amount=99), capture("p4", amount=1)]
+    )
+    store.write_batch([Write(Failed("p5", "o1"), "payment-p5")])
+    store.write(Place("o2"), "order:command-o2")
+    only = ("--only", "subscribed")
+    with start(database_url, *only, env={"KILLS": str(kills)}) as killed:
+        assert killed.process.wait(PATIENCE) == -signal.SIGKILL
+    with start(database_url, *only, env={"KILLS": str(kills)}) as started:
+        follow(connection, started, 5)
+        assert started.stop() == 0
+    assert payments_of(store) == ["p1", "p3"]
+    assert passes(connection) == [("p2", "nothing"), ("p4", "written")]
+    assert len(list(store.read_category("shipping:command"))) == 1
+    assert list(store.read_stream("order-o2")) == []
+
+
+def test_what_is_not_there_cannot_be_run_alone(database_url):
+    """The error says what the component has."""
+    for only, said in [
+        ("reserved", "has no reservation category"),
+        ("bill", "nor a category that the component 'order' reads: order:command, payment"),
+    ]:
+        with start(database_url, "--only", only) as started:
+            assert started.process.wait(60) == 2
+            assert said in " ".join(started.log.split())

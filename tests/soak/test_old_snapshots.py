@@ -1,0 +1,153 @@
+"""Positions and leases while somebody holds an old snapshot, which keeps what they were before."""
+
+from contextlib import contextmanager
+
+import pytest
+from psycopg import IsolationLevel
+
+from bank import account
+from consumers.group.compatibility import living_differences
+from consumers.group.inspection.stored_positions import is_drained
+from consumers.group.positions import HeldPartition, Positions
+from reservation.inspection.process_declaration import ProcessDeclaration
+from reservation.postgres.connection import connect
+from reservation.postgres.exchange.exchange import exchange
+from tests.controls import deposit, open_
+from tests.large_log import run
+
+CATEGORY, COMMANDS = "account:command", "account:command-1"
+SIZE = 3
+LEASE = "3 seconds"
+
+# Each move, attempt and renewal is a transaction of its own, as of a consumer with batches of one.
+UPDATES = """
+DO $$
+DECLARE
+  ids uuid[] := (SELECT array_agg(id ORDER BY global_position) FROM message_store.messages);
+BEGIN
+  FOR n IN 1 .. {moves} LOOP
+    ASSERT reservation.move_positions(
+      'account', 'account:command', '{{0,1,2}}', '{{1,1,1}}', 1, 2, ids[2], false);
+    COMMIT;
+    UPDATE reservation.positions SET attempted = 2, attempts = 1
+    WHERE consumer = 'account' AND category = 'account:command' AND partition = 0
+      AND generation >= reservation.newest_generation('account', 'account:command', 0);
+    COMMIT;
+    ASSERT reservation.move_positions(
+      'account', 'account:command', '{{0,1,2}}', '{{1,1,1}}', 2, 1, ids[1], false);
+    COMMIT;
+    ASSERT reservation.renew_lease({member}, '1 hour');
+    COMMIT;
+  END LOOP;
+END $$
+"""
+
+
+@pytest.fixture
+def database_url(make_database, template):
+    """Give a database whose files hold nothing of other tests."""
+    return make_database(template)
+
+
+@contextmanager
+def old_snapshot(database_url):
+    """Hold a snapshot of the database, as a backup does."""
+    with connect(database_url) as holder:
+        holder.isolation_level = IsolationLevel.REPEATABLE_READ
+        holder.execute("SELECT FROM reservation.groups")
+        yield
+
+
+def join(connection):
+    """Become a member of a group of three partitions, and take all of them."""
+    ((member,),) = connection.execute(
+        "SELECT member FROM reservation.join_group(  'account', %s, %s, 'here:1', NULL, %s, NULL)",
+        [CATEGORY, SIZE, LEASE],
+    ).fetchall()
+    return member
+
+
+def take_part(connection, member):
+    """Return which partitions a member holds after its turn."""
+    ((held,),) = connection.execute(
+        "SELECT held FROM reservation.take_part('account', %s, %s, %s)", [CATEGORY, member, LEASE]
+    ).fetchall()
+    return held
+
+
+def statements(store, member):
+    """Return all that a consumer asks of its positions and its lease, by name."""
+    positions = Positions("account", CATEGORY, SIZE, [HeldPartition(n, 1, 1) for n in range(SIZE)])
+    _, message = store.read_category(CATEGORY)
+    return {
+        "move": lambda c: exchange(c, [positions.advance(c, positions.next(), 2, message.id)]),
+        "attempt": lambda c: positions.attempt(c, message),
+        "take back": lambda c: positions.take_back(c, message),
+        "hold": lambda c: positions.hold(c, range(SIZE)),
+        "drained": lambda c: is_drained(c, "account", CATEGORY),
+        "renew": lambda c: c.execute("SELECT reservation.renew_lease(%s, %s)", [member, LEASE]),
+        "turn": lambda c: take_part(c, member),
+        "living": lambda c: living_differences(c, "account", ProcessDeclaration.of(account)),
+        "join": join,
+    }
+
+
+# Pages of tables and indexes. After 10,000 moves the positions fill 600 pages, and the leases 37.
+MOST_PAGES = {
+    "move": 50,
+    "attempt": 20,
+    "take back": 20,
+    "hold": 45,
+    "drained": 30,
+    "renew": 15,
+    "turn": 120,
+    "living": 10,
+    "join": 65,
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("moves", [10_000, 100_000])
+def test_no_statement_reads_more_pages_after_many_moves(connection, store, database_url, moves):
+    """Every version of the rows is kept, and none but the last few is read."""
+    store.write([open_(), deposit()], COMMANDS)
+    member = join(connection)
+    assert take_part(connection, member) == [0, 1, 2]
+    connection.execute(
+        "UPDATE reservation.positions SET position = 1, message_id = m.id "
+        "FROM message_store.messages m WHERE m.global_position = 1"
+    )
+    with old_snapshot(database_url):
+        connection.execute("SET synchronous_commit = off")
+        connection.execute(UPDATES.format(moves=moves // 2, member=member))
+        ((positions, leases),) = connection.execute(
+            "SELECT pg_relation_size('reservation.positions') / 8192,"
+            "       pg_relation_size('reservation.leases') / 8192"
+        ).fetchall()
+        assert positions > moves / 20
+        assert leases > moves / 300
+        read = {}
+        for name, statement in statements(store, member).items():
+            run(connection, statement)
+            read[name] = run(connection, statement).buffers
+    assert read.keys() == MOST_PAGES.keys()
+    assert {name: pages for name, pages in read.items() if pages > MOST_PAGES[name]} == {}
+
+
+def test_without_an_old_snapshot_a_page_is_enough(connection, store, database_url):
+    """Most updates write no index, and former versions of the rows are removed at once."""
+    store.write([open_(), deposit()], COMMANDS)
+    member = join(connection)
+    assert take_part(connection, member) == [0, 1, 2]
+    connection.execute(
+        "UPDATE reservation.positions SET position = 1, message_id = m.id "
+        "FROM message_store.messages m WHERE m.global_position = 1"
+    )
+    connection.execute(UPDATES.format(moves=1_000, member=member))
+    pages = connection.execute(
+        "SELECT pg_relation_size(name::regclass) / 8192 FROM unnest(ARRAY["
+        "  'reservation.positions', 'reservation.leases',"
+        "  'reservation.positions_pkey', 'reservation.leases_pkey']) AS name"
+    ).fetchall()
+    # An index begins with a page about itself.
+    assert pages == [(1,), (1,), (2,), (2,)]

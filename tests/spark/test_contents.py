@@ -1,0 +1,171 @@
+"""Commands of one key are compared by what they say and mean today, as the consumers do it."""
+
+import json
+import random
+from operator import attrgetter
+
+import pytest
+
+from tests import shops
+from tests.bank import drain
+from tests.changing import raw
+from tests.shops import PAIRS, SENT, new
+from tests.spark.builders import ROOT
+from tests.spark.keyed import sending
+
+
+@pytest.fixture
+def judged(reconcile, connection):
+    """Give what lets the consumers and then Spark judge the commands; they must agree."""
+
+    def judge(component, app, *options):
+        counts = drain(connection, component, batch_size=100).counts
+        found = reconcile(*options, app=app, app_dir=ROOT)
+        assert found.counts[0]["conflict_mismatches"] == 0
+        assert found.counts[0]["missing"] == 0
+        assert found.counts[0]["duplicates"] == counts["duplicate"]
+        assert found.counts[0]["conflicts"] == counts["conflict"]
+        return found.counts[0]
+
+    return judge
+
+
+UNREADABLE = [
+    (new(price="secret"), new()),
+    (new(price="secret"), new(price="secret")),
+    (new(price="secret"), new(price="secret", currency="EUR")),
+    (("Buy", new()[1], 3), new()),
+    (("Buy", new()[1], "2"), new()),
+]
+
+
+@pytest.mark.parametrize("how", ["into", "function"])
+def test_the_consumers_and_spark_take_the_same_for_conflicts(connection, judged, how):
+    """Also of commands with former names, shapes and defaults, and of what cannot be decoded."""
+    pairs = [(first, again) for first, again, _ in PAIRS.values()] + UNREADABLE
+    for n, messages in enumerate(pairs):
+        for type_, data, version in messages:
+            data = data | {"buyId": f"k{n}", "shopId": f"{n}"}
+            raw(connection, SENT, type_, data, version)
+    counts = judged(attrgetter(how)(shops.shops), f"tests.shops:shops.{how}")
+    assert counts["conflicts"] >= 5
+    assert counts["duplicates"] >= 5
+
+
+def pairs_of_values(distance, *, swaps):
+    """Return pairs of contents, in which two values at a distance changed together."""
+    before = [str(n) for n in range(distance + 3)]
+    if swaps:
+        after = [*before]
+        after[1], after[1 + distance] = before[1 + distance], before[1]
+    else:
+        before[1] = before[1 + distance] = "equal"
+        after = [*before]
+        after[1] = after[1 + distance] = "other"
+    for shape in (
+        list,
+        lambda of: {f"f{n}": value for n, value in enumerate(of)},
+        lambda of: [[value] for value in of],
+        lambda of: [{"value": value} for value in of],
+        lambda of: {"of": [{"in": of}]},
+    ):
+        yield json.dumps(shape(before)), json.dumps(shape(after))
+
+
+def drawn(chance, depth=2):
+    """Draw the text of a JSON value of few kinds, so that equal ones are written differently."""
+    if depth and chance.random() < 0.5:
+        inner = [drawn(chance, depth - 1) for _ in range(chance.randrange(3))]
+        if chance.random() < 0.5:
+            return f"[{','.join(inner)}]"
+        names = chance.sample(["a", "b", "1.0"], len(inner))
+        return "{" + ",".join(f'"{name}":{of}' for name, of in zip(names, inner, strict=True)) + "}"
+    numbers = ["1", "1.0", "1.00", "10", "1e1", "0", "-0.0", "0.10", "0.1", "15e-1", "1.5", "1e-3"]
+    return chance.choice([*numbers, '"1.0"', '"1"', '"[{"', '"é"', '"\\u00e9"', "null", "true"])
+
+
+def send(connection, contents):
+    """Write the commands of each key with these contents, at different times."""
+    rows = [
+        (f'{{"thingId": "{n}", "key": "k{n}", "at": "{m}", "of": {text}}}', f"{n}")
+        for n, texts in enumerate(contents)
+        for m, text in enumerate(texts)
+    ]
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "SELECT message_store.write_message(gen_random_uuid()::varchar, "
+            "'thing:command-' || %s, 'Send', %s)",
+            [(entity, data) for data, entity in rows],
+        )
+
+
+def test_contents_are_equal_where_the_consumers_call_them_equal(connection, judged):
+    """The order of keys, the form of numbers and ignored fields are no content."""
+    chance = random.Random(1)
+    send(connection, [[drawn(chance, 1) for _ in range(4)] for _ in range(150)])
+    counts = judged(sending, "tests.spark.keyed:sending")
+    assert counts["conflicts"] > 100
+    assert counts["duplicates"] > 15
+
+
+def test_values_at_any_distance_are_distinguished(connection, judged):
+    """Swapping values or changing equal ones together changes the content."""
+    pairs = [
+        pair
+        for distance in [*range(1, 34), 63, 64, 65, 127, 128]
+        for swaps in (True, False)
+        for pair in pairs_of_values(distance, swaps=swaps)
+    ]
+    send(connection, pairs)
+    counts = judged(sending, "tests.spark.keyed:sending")
+    assert (counts["keys"], counts["conflicts"], counts["duplicates"]) == (len(pairs),) * 2 + (0,)
+
+
+def pay(**fields):
+    """Return a command of `tests.shops.now`."""
+    return {"shopId": "1", "payId": "a"} | fields
+
+
+def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, reconcile, tmp_path):
+    """In whatever shape it comes, and though it was a conflict before the correction."""
+
+    def counts():
+        drain(connection, shops.now)
+        place = ("--state", tmp_path / "state", "--verify")
+        return reconcile(*place, app="tests.shops:now", app_dir=ROOT).commands
+
+    bad, good, same, other = pay(currency=5), pay(currency="EUR"), pay(), pay(currency="USD")
+    for data in (bad, same):
+        raw(connection, "till:command-1", "Pay", data)
+    conflict = {"commands": 2, "keys": 1, "reserved": 1, "conflicts": 1}
+    assert counts() == conflict
+    listed = json.loads(command("dead-letters", "list", "--json").stdout)["deadLetters"]
+    (at,) = [one["globalPosition"] for one in listed if one["reason"] == "undecodable"]
+    words = ("retry", str(at), "--data", "-", "--reason", "a slip")
+    done = command("dead-letters", *words, input=json.dumps(good))
+    assert done.returncode == 0, done.stderr
+    for data in (bad, good, same, other):
+        raw(connection, "till:command-1", "Pay", data)
+    reissued = {"commands": 6, "duplicates": 4, "corrected": 1}
+    assert counts() == conflict | reissued
+
+
+def test_a_state_judges_anew_what_another_declaration_judged(connection, reconcile, tmp_path):
+    """It counts as a run over everything, and needs all of its messages to be there."""
+
+    def counts(name, *options):
+        found = reconcile(*options, app=f"tests.shops:{name}", app_dir=ROOT)
+        return found.status, found.error, found.commands if found.report else None
+
+    state = ("--state", tmp_path / "state")
+    raw(connection, "tillTransaction-a", "Pay", pay())
+    for data in (pay(), pay(currency="EUR"), pay(currency="EUR", sent="now")):
+        raw(connection, "till:command-1", "Pay", data)
+    counted = {"commands": 3, "keys": 1, "reserved": 1}
+    assert counts("former", *state) == (1, "", counted | {"conflicts": 2})
+    assert counts("now", *state) == (1, "", counted | {"duplicates": 1, "conflicts": 1})
+    assert counts("ignoring", *state, "--verify") == (0, "", counted | {"duplicates": 2})
+    connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    status, error, _ = counts("now", *state)
+    assert status == 2
+    assert "the store lacks 1 of the messages that it has read; re" in error

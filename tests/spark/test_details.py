@@ -1,0 +1,214 @@
+"""How long commands took, how many were sent and who sent again, compared with plain Python."""
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from tests.spark.builders import ROOT, insert
+
+NINE = datetime(2024, 2, 29, 9, tzinfo=UTC)
+# Few values, so that hours, times and causes meet, and gaps are on both sides of ten seconds.
+SECONDS = [0, 0.25, 1, 5, 10, 10.000001, 15, 21, 59, 3599, 3600, 3601, 9000]
+APP = "tests.spark.shelf:component"
+
+
+def at(seconds):
+    """Return the time so many seconds after nine."""
+    return NINE + timedelta(seconds=seconds)
+
+
+def iso(seconds):
+    return at(seconds).isoformat()
+
+
+def drawn(chance, number):
+    """Draw commands: when each was sent, by whom, and when what follows from it was written."""
+    return [
+        {
+            "type": chance.choice(["Deposit", "Withdraw"]),
+            "sent": chance.choice(SECONDS),
+            "key": chance.choice(["k1", "k2", "k3", "k4", None]),
+            "sender": chance.choice(["bank", "shop", None]),
+            "copy": chance.choice([None, *SECONDS]),
+            "events": chance.choices(SECONDS, k=chance.randrange(3)),
+        }
+        for _ in range(number)
+    ]
+
+
+def plant(connection, history):
+    """Write the commands, their copies and events."""
+    times = {}
+
+    def write(stream, type_, data, cause, seconds):
+        metadata = {} if cause is None else {"causationMessageGlobalPosition": cause}
+        position = insert(connection, stream, type_, data, metadata)
+        times[position] = at(seconds)
+        return position
+
+    for command in history:
+        data = {"aId": "1", "key": command["key"], "says": ""}
+        sender = command["sender"] and f"{command['sender']}-1"
+        cause = insert(
+            connection,
+            "a:command-1",
+            command["type"],
+            data,
+            {"correlationStreamName": sender} if sender else {},
+        )
+        times[cause] = at(command["sent"])
+        if command["copy"] is not None:
+            cause = write(f"t-1+{command['key']}", command["type"], data, cause, command["copy"])
+        for seconds in command["events"]:
+            write("a-1", "Done", {}, cause, seconds)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "UPDATE message_store.messages SET time = %s AT TIME ZONE 'UTC' "
+            "WHERE global_position = %s",
+            [(time, position) for position, time in times.items()],
+        )
+
+
+def nearest_rank(values, part):
+    """Return the value of the nearest rank."""
+    return sorted(values)[math.ceil(part * len(values)) - 1]
+
+
+def expected_latency(history):
+    """Return the latencies by stage, type and hour, computed in plain Python."""
+    taken = {}
+    for command in history:
+        sent, copied, handled = (
+            command["sent"],
+            command["copy"],
+            next(iter(command["events"]), None),
+        )
+        stages = {
+            "reserved": None if copied is None else copied - sent,
+            "handled": None if handled is None else handled - (sent if copied is None else copied),
+            "whole": None if handled is None else handled - sent,
+        }
+        hour = iso(sent // 3600 * 3600)
+        for stage, value in stages.items():
+            for group in {(t, h) for t in (None, command["type"]) for h in (None, hour)}:
+                if value is not None:
+                    taken.setdefault((stage, *group), []).append(max(0, round(value, 6)))
+    parts = (0.5, 0.95, 0.99, 1)
+    return {
+        group: (len(values), *(nearest_rank(values, part) for part in parts))
+        for group, values in taken.items()
+    }
+
+
+def expected_volume(history):
+    """Return what was sent in each hour, computed in plain Python."""
+    found, seen = {}, set()
+    for command in sorted(history, key=lambda command: command["sent"]):
+        hour = found.setdefault(iso(command["sent"] // 3600 * 3600), [0, 0, 0])
+        hour[0] += 1
+        hour[1] += command["key"] in seen
+        hour[2] += bool(command["events"])
+        seen |= {command["key"]} - {None}
+    return found
+
+
+def expected_reissues(history):
+    """Return senders, the longest gap and span, and bursts, computed in plain Python."""
+    counts, gaps, spans, bursts, keys = {}, [], [], [], {}
+    for command in sorted(history, key=lambda command: command["sent"]):
+        who = command["sender"], command["type"]
+        counts.setdefault(who, [0, 0, 0, 0, None, 0])[0] += 1
+        if command["key"] is not None:
+            keys.setdefault(f"t-1+{command['key']}", []).append((command["sent"], who))
+    for key, sends in keys.items():
+        counts[sends[0][1]][1] += 1
+        if len(sends) > 1:
+            counts[sends[1][1]][2] += 1
+            spans.append((round(sends[-1][0] - sends[0][0], 6), key))
+        together = [sends[:1]]
+        for (before, _), (time, who) in pairwise(sends):
+            gaps.append((gap := round(time - before, 6), key))
+            counts[who][3] += 1
+            counts[who][4] = max(gap, counts[who][4] or 0)
+            if gap <= 10:
+                together[-1].append((time, who))
+            else:
+                together.append([(time, who)])
+        for burst in together:
+            if len(burst) > 1:
+                counts[burst[-1][1]][5] = max(counts[burst[-1][1]][5], len(burst))
+                bursts.append((key, len(burst), iso(burst[0][0]), iso(burst[-1][0])))
+    return {who: tuple(figures) for who, figures in counts.items()}, gaps, spans, bursts
+
+
+@pytest.fixture
+def detailed(reconcile):
+    """Give the report of a run that measures the details."""
+
+    def run():
+        found = reconcile("--details", app=APP, app_dir=ROOT)
+        assert found.error == ""
+        return found.report
+
+    return run
+
+
+def test_latency_volume_and_reissues_of_any_history(connection, detailed):
+    """They are as plain Python computes them; negative times count as 0."""
+    history = drawn(random.Random(2), 60)
+    plant(connection, history)
+    report = detailed()
+    names = ("count", "p50Seconds", "p95Seconds", "p99Seconds", "maxSeconds")
+    latency = {
+        (one["stage"], one["type"], one["hour"]): tuple(one[name] for name in names)
+        for one in report["latency"]
+    }
+    assert len(latency) == len(report["latency"])
+    assert latency == expected_latency(history)
+    volume = {
+        one["hour"]: [one["commands"], one["duplicates"], one["handled"]]
+        for one in report["volume"]
+    }
+    assert volume == expected_volume(history)
+    assert [*volume] == sorted(volume)
+
+    reissues = report["reissues"]
+    senders, gaps, spans, bursts = expected_reissues(history)
+    names = ("commands", "keys", "reissued", "duplicates", "longestGapSeconds", "largestBurst")
+    assert {
+        (one["sender"], one["type"]): tuple(one[name] for name in names)
+        for one in reissues["senders"]
+    } == senders
+    longest = (reissues["longestGapSeconds"], reissues["longestGapKey"])
+    assert longest in gaps
+    assert longest[0] == max(gap for gap, _ in gaps)
+    widest = (reissues["longestSpanSeconds"], reissues["longestSpanKey"])
+    assert widest in spans
+    assert widest[0] == max(span for span, _ in spans)
+    found = [
+        (one["keyStream"], one["sends"], one["first"], one["last"]) for one in reissues["bursts"]
+    ]
+    assert sorted(found) == sorted(bursts)
+
+
+MANY = """
+INSERT INTO message_store.messages (stream_name, position, type, data, metadata, time)
+SELECT 'a:command-' || n, m, 'Deposit', jsonb_build_object('aId', n::text, 'key', 'k', 'says', ''),
+       jsonb_build_object('correlationStreamName', 'sender' || n || '-1'),
+       '2024-02-29 09:00:00'::timestamp + m * interval '1 second'
+FROM generate_series(1, %(keys)s) AS n, generate_series(0, n %% 30) AS m
+"""
+
+
+def test_lists_are_limited_to_what_matters(connection, detailed):
+    """The largest bursts and the busiest senders are reported, of whatever number there are."""
+    connection.execute(MANY, {"keys": 1_030})
+    reissues = detailed()["reissues"]
+    assert [one["sends"] for one in reissues["bursts"]] == [30] * 20
+    assert len(reissues["senders"]) == 1_000
+    duplicates = [one["duplicates"] for one in reissues["senders"]]
+    assert duplicates == sorted(duplicates, reverse=True)
+    assert duplicates[0] == 29

@@ -1,0 +1,124 @@
+"""How far consumers are, by partition; where none of ours has run, as Eventide's positions say."""
+
+import pytest
+from psycopg import connect
+
+from bank import account
+from reservation.admin import attach
+from tests.bank import RESERVED, drain
+from tests.message_db import imitate
+from tests.spark.builders import ROOT, insert
+
+APP = "tests.spark.keyed:sending"
+STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-g-h", "-ü", "-+z"]
+
+
+@pytest.fixture
+def missing(reconcile):
+    """Give the global positions of the commands that are missing."""
+
+    def run():
+        found = reconcile(app=APP, app_dir=ROOT)
+        assert found.error == ""
+        return [at for _, at in found.findings]
+
+    return run
+
+
+def group(connection, *positions, carried=None, carried_ids=None, ids=()):
+    """Give a consumer partitions at these positions."""
+    connection.execute(
+        "INSERT INTO reservation.groups (consumer, category, partitions, carried, carried_ids) "
+        "VALUES ('thing', 'thing:command', %s, %s, %s)",
+        [len(positions), carried, carried_ids],
+    )
+    for partition, position in enumerate(positions):
+        connection.execute(
+            "INSERT INTO reservation.positions (consumer, category, partition, position, "
+            "message_id) VALUES ('thing', 'thing:command', %s, %s, %s)",
+            [partition, position, ids[partition] if ids else None],
+        )
+
+
+# Messages that the partitions at these positions have read.
+READ = """
+SELECT m.global_position FROM message_store.messages m
+WHERE m.global_position <= (%(positions)s::bigint[])[
+        1 + reservation.partition_of(m.stream_name, cardinality(%(positions)s))]
+   OR %(carried)s::bigint[] IS NOT NULL AND m.global_position <= (%(carried)s::bigint[])[
+        1 + reservation.partition_of(m.stream_name, cardinality(%(carried)s::bigint[]))]
+ORDER BY m.global_position
+"""
+
+
+@pytest.mark.parametrize(
+    ("positions", "carried"),
+    [([7, 12, 10], None), ([5, 9, 9], [12, 3])],
+)
+def test_each_command_is_judged_by_the_position_of_its_partition(
+    connection, missing, positions, carried
+):
+    """A command is missing if its own partition has passed it, before or after a change of them."""
+    for n, stream in enumerate(STREAMS):
+        insert(connection, f"thing:command{stream}", "Send", {"thingId": "1", "key": f"{n}"})
+    group(connection, *positions, carried=carried)
+    read = connection.execute(READ, {"positions": positions, "carried": carried}).fetchall()
+    assert 3 < len(read) < len(STREAMS)
+    assert missing() == [at for (at,) in read]
+
+
+OTHER = "0f5ba3a5-3c5c-4d3c-9a55-2a5a0e3dbb5f"
+
+
+@pytest.mark.parametrize(
+    ("position", "of_group"),
+    [(1, {"carried": [2], "carried_ids": [OTHER]}), (2, {"ids": [OTHER]})],
+    ids=["carried", "own"],
+)
+def test_a_position_of_another_log_is_an_error(connection, reconcile, position, of_group):
+    """A position whose message is another one makes no message count as read."""
+    for n in range(3):
+        insert(connection, "thing:command-1", "Send", {"thingId": "1", "key": f"{n}"})
+    group(connection, position, **of_group)
+    found = reconcile(app=APP, app_dir=ROOT)
+    assert found.status == 2
+    assert "thing of thing:command stands at " in found.error
+
+
+def test_a_letter_of_another_log_is_none_of_the_message_in_its_place(connection, missing):
+    """A dead letter of another log does not excuse a lost command at its position."""
+    for n in range(3):
+        insert(connection, "thing:command-1", "Send", {"thingId": "1", "key": f"{n}"})
+    group(connection, 3)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
+        "stream_name, type, state, reason, process) SELECT 'thing', 'thing:command', "
+        "global_position, CASE global_position WHEN 1 THEN id ELSE gen_random_uuid() END, "
+        "stream_name, type, 'dead', 'handler', 'p' FROM message_store.messages"
+    )
+    assert missing() == [2, 3]
+
+
+def test_eventides_position_counts_until_our_consumer_has_run(spark_database, reconcile):
+    """In a store that is not ours ages count, then Eventide's positions, then those of ours."""
+
+    def counts(*options):
+        found = reconcile(*options)
+        assert found.error == ""
+        return found.counts[0]["missing"], found.counts[0]["pending"]
+
+    with connect(spark_database.renew(is_empty=True), autocommit=True) as connection:
+        imitate(connection)
+        for n in range(1, 4):
+            data = {"depositId": f"d{n}", "accountId": "123", "amount": 1}
+            insert(connection, "account:command-123", "Deposit", data)
+        assert counts("--grace", "1d") == (0, 3)
+        assert counts("--grace", "0s") == (3, 0)
+        recorded = {"account:command+position": 2, f"{RESERVED}:position": 0}
+        for stream, position in recorded.items():
+            insert(connection, stream, "Recorded", {"position": position})
+        assert counts() == (2, 1)
+        attach(connection)
+        assert counts() == (2, 1)
+        drain(connection, account)
+        assert counts() == (0, 0)

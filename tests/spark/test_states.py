@@ -1,0 +1,156 @@
+"""Runs that go on with a state: late commits behind it, changes in place, and its snapshot."""
+
+from contextlib import closing
+
+import pytest
+from psycopg import connect
+from pyspark.sql.classic.dataframe import DataFrame
+
+from tests.bank import RESERVED, drain
+from tests.controls import COMMANDS, deposit, open_
+
+
+@pytest.fixture
+def state(tmp_path):
+    """Give the options of a run that goes on with a state."""
+    return ("--state", tmp_path / "state")
+
+
+def test_a_run_finds_late_commits(store, connection, database_url, reconcile, state):
+    """It finds late commits in each category, and reports none twice."""
+    assert reconcile(*state, "--verify").status == 0  # of an empty store
+    store.write([open_(), deposit("d1")], COMMANDS)
+    with closing(connect(database_url)) as slow:
+        for stream, type_ in (
+            (COMMANDS, "Deposit"),
+            (f"{RESERVED}-123+late", "Deposit"),
+            ("account-123", "Deposited"),
+        ):
+            # Not as our clients write: without the lock of the category.
+            slow.execute(
+                "INSERT INTO message_store.messages (stream_name, position, type, data, metadata) "
+                """VALUES (%s, 90, %s, '{"accountId": "123", "depositId": "d1", """
+                """"amount": 99}', '{}')""",
+                [stream, type_],
+            )
+        store.write(deposit("d2"), COMMANDS)
+        drain(connection)
+        assert reconcile(*state).found == []
+        slow.commit()
+    found = reconcile(*state, "--verify")
+    # The consumer saw neither the command nor the copy.
+    assert found.found == [
+        "conflict",
+        "conflict-mismatch",
+        "orphan",
+        "unhandled",
+        "without-cause",
+    ]
+    assert found == reconcile()
+    assert reconcile(*state) == found
+
+
+def test_only_a_comparison_finds_what_was_changed_in_place(store, connection, reconcile, state):
+    """It counts the messages that were changed, and those that are gone, and keeps the state."""
+    store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(connection)
+    before = reconcile(*state)
+    connection.execute(
+        "UPDATE message_store.messages SET data = data || '{\"amount\": 99}' "
+        "WHERE stream_name = %s AND type = 'Deposit'",
+        [COMMANDS],
+    )
+    changed = reconcile(*state, "--verify")
+    assert changed.status == 2
+    assert "2 messages were changed " in changed.error
+    assert "first is at global position 2;" in changed.error
+    connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    gone = reconcile(*state, "--verify")
+    assert gone.status == 2
+    assert "1 messages were changed " in gone.error
+    assert "1 are gone and 0 were" in gone.error
+    assert reconcile(*state) == before
+
+
+def test_what_must_be_judged_again_and_is_gone_is_an_error(
+    store, connection, reconcile, state, tmp_path
+):
+    """A removed message that a newer one contradicts is asked for, and the state stays."""
+    store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(connection)
+    reconcile(*state)
+    connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    store.write(deposit("d2"), COMMANDS)  # contradicts nothing
+    drain(connection)
+    assert reconcile(*state).commands["duplicates"] == 1
+    current = (tmp_path / "state" / "CURRENT").read_text()
+    store.write(deposit("d1", amount="99"), COMMANDS)
+    drain(connection)
+    asked = reconcile(*state)
+    assert asked.status == 2
+    assert "does not hold 1 messages any more" in asked.error
+    assert "read their archive" in asked.error
+    assert (tmp_path / "state" / "CURRENT").read_text() == current
+
+
+def test_a_state_that_does_not_fit_is_refused(store, reconcile, state, command, connection):
+    """One of another component, or of another store, is refused in one line."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    assert reconcile(*state).status == 0
+    other = command("reconcile", "shop:orders", *map(str, state))
+    assert other.returncode == 2
+    assert "of the component 'account', not " in other.stderr
+    connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
+    refused = reconcile(*state)
+    assert refused.status == 2
+    assert "and this store is " in refused.error
+    assert refused.error.count("\n") == 1
+
+
+def test_a_comparison_of_a_damaged_state_is_refused(store, reconcile, state, tmp_path):
+    """A file of it that is not as it was is named."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    reconcile(*state)
+    path = min((tmp_path / "state").glob("run-000001/**/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    refused = reconcile(*state)
+    assert refused.status == 2
+    assert str(path) in refused.error
+    assert "name another folder" in refused.error
+
+
+SNAPSHOTS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name IN ('reservation snapshot', 'reservation spark')
+  AND datname = current_database() AND backend_xmin IS NOT NULL
+"""
+
+
+@pytest.fixture
+def held(connection, monkeypatch):
+    """Note, whenever Spark gives rows to this process, whether a snapshot of the store is held."""
+    found = []
+    for name in ("collect", "toArrow"):
+        action = getattr(DataFrame, name)
+
+        def noted(frame, *arguments, action=action, **options):
+            ((count,),) = connection.execute(SNAPSHOTS)
+            found.append(count > 0)
+            return action(frame, *arguments, **options)
+
+        monkeypatch.setattr(DataFrame, name, noted)
+    return found
+
+
+@pytest.mark.parametrize("how", ["full", "state", "archive"])
+def test_a_snapshot_is_not_held_to_the_end(store, connection, held, reconcile, archive, state, how):
+    """It is released once the store was read, before what was found is sorted or compared."""
+    store.write([open_(), deposit("a")], COMMANDS)
+    drain(connection)
+    if how == "archive":
+        result = archive().result
+    else:
+        result = reconcile(*state if how == "state" else ()).report
+    assert held[0] or how == "archive"
+    assert not held[-1]
+    assert result["snapshotHeldSeconds"] > 0
