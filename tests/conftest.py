@@ -16,10 +16,10 @@ from consumers.testing.embedded_server import server_folder
 from reservation import MessageStore
 from spark_jobs.common.errors import SparkUnavailableError
 from spark_jobs.session.java import require_java
-from tests import chance
-from tests.databases import WorkerDatabase, address, create, drop, new_template, numbers
-from tests.message_db import imitate
-from tests.servers import server
+from tests.support import chance
+from tests.support.databases import WorkerDatabase, address, create, drop, new_template, numbers
+from tests.support.message_db import imitate
+from tests.support.servers import server
 
 # The same examples at every run; `--hypothesis-profile=search` looks for new ones. The examples of
 # one test share its database and take names of their own.

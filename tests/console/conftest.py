@@ -26,7 +26,7 @@ from reservation.postgres.connection import connect
 from tests.console import browsing
 from tests.console.filling import fill
 from tests.console.trade import orders, payments
-from tests.started import PATIENCE, command_line
+from tests.support.started import PATIENCE, command_line
 
 TOKEN = "a-token-of-the-tests-that-nobody-guesses"
 PROXY = "10.0.0.5"

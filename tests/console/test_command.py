@@ -7,8 +7,8 @@ import socket
 import pytest
 from psycopg import connect, conninfo
 
-from tests.commands import hide, invoke_cli
 from tests.console.conftest import Serving
+from tests.support.commands import hide, invoke_cli
 
 TOKEN = "t" * 32
 

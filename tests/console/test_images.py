@@ -12,7 +12,7 @@ import pytest
 
 from tests.console import browsing
 from tests.console.conftest import FOLDER
-from tests.started import Started
+from tests.support.started import Started
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = DOCS / "how-to" / "use-the-console.md"

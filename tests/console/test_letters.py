@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from psycopg import connect
 
-from tests.commands import invoke_cli
 from tests.console.filling import HOSTILE, letters
+from tests.support.commands import invoke_cli
 
 LIST = "/dead-letters"
 

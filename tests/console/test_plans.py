@@ -13,8 +13,8 @@ from cli.console.reading.flow import read_overview
 from consumers.dead_letters import search
 from consumers.dead_letters.search import Filter, LetterKey
 from tests.console.large import fill_large
-from tests.databases import create, drop
-from tests.large_log import run
+from tests.support.databases import create, drop
+from tests.support.large_log import run
 
 MESSAGES = 30_000
 LETTERS = 2_000

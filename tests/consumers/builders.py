@@ -13,8 +13,8 @@ from psycopg.types.json import Jsonb
 
 import consumers
 from reservation import Component, MessageStore
-from tests.bank import address
-from tests.commands import invoke_cli
+from tests.apps.bank import address
+from tests.support.commands import invoke_cli
 
 TILLS = "till:command"
 

@@ -14,7 +14,7 @@ from reservation.errors import DeclarationError
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed
 from reservation.testing import check_deterministic
 from tests.consumers.builders import Till, decide, letters, number, read_again, reasons
-from tests.consuming import hosted, until
+from tests.support.consuming import hosted, until
 
 CATEGORY = "notice:command"
 

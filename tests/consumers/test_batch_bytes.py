@@ -7,8 +7,8 @@ import pytest
 import consumers
 from reservation import Component
 from reservation.errors import StoreError
-from tests.bank import drain
-from tests.consuming import logged
+from tests.apps.bank import drain
+from tests.support.consuming import logged
 
 MEGABYTE = 1_000_000
 

@@ -7,9 +7,9 @@ import pytest
 from bank.messages import Close, Deposit, Open, Opened
 from reservation import Component, Key
 from reservation.errors import DeclarationError
-from tests.bank import drain
-from tests.consuming import logged
-from tests.controls import close, deposit, open_
+from tests.apps.bank import drain
+from tests.support.consuming import logged
+from tests.support.controls import close, deposit, open_
 
 SENT = "shop:command-123"
 

@@ -15,10 +15,10 @@ from bank.entity import Account
 from bank.messages import Deposit, Deposited, Open, Opened
 from reservation import Component, Key
 from reservation.inspection import sampling
-from tests.bank import RESERVED, drain
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.apps.bank import RESERVED, drain
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
 INSERT = """
 INSERT INTO message_store.messages (stream_name, position, type, data, metadata)

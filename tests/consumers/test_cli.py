@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from psycopg import connect, conninfo, sql
 
 from cli.main import main
-from tests.commands import every_command, hide, invoke_cli
+from tests.support.commands import every_command, hide, invoke_cli
 
 COMMANDS = {" ".join(path): command for path, command in every_command(main)}
 

@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from reservation import Component, Key
-from tests.bank import drain
+from tests.apps.bank import drain
 from tests.consumers.builders import stored_letter, stored_letters, write_raw
 
 COMMANDS = "mixed:command"

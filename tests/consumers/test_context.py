@@ -33,9 +33,9 @@ from reservation.errors import (
     SerializationError,
 )
 from reservation.strategies import MessageIdInEvents
-from tests.bank import drain
+from tests.apps.bank import drain
 from tests.consumers.builders import read_again, stored_letter, stored_letters
-from tests.controls import deposit
+from tests.support.controls import deposit
 
 SENT = "shop:command-123"
 

@@ -13,12 +13,12 @@ import pytest
 import consumers
 from reservation import Component, Key
 from reservation.strategies import Processed, Revisions, StateBased
-from tests.bank import address, broken, drain
-from tests.commands import invoke_cli
+from tests.apps.bank import address, broken, drain
 from tests.consumers.builders import dead_letters, decide, read_again, write_raw
 from tests.consumers.builders import letters as letter_rows
-from tests.controls import COMMANDS, TIME, deposit, open_
-from tests.pages import ROOT, blocks, commands
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, TIME, deposit, open_
+from tests.support.pages import ROOT, blocks, commands
 
 BAD = {"depositId": "d1", "accountId": "123", "amount": "a lot", "time": TIME.isoformat()}
 GOOD = BAD | {"amount": 20}

@@ -9,9 +9,9 @@ from consumers.testing import CrashKitError, Kind, crash_everywhere
 from reservation import Component
 from reservation.errors import AppPathError, DeclarationError, StoreError
 from shooting_range.messages import Hit
-from tests import planted
-from tests.controls import open_
-from tests.pages import ROOT
+from tests.apps import planted
+from tests.support.controls import open_
+from tests.support.pages import ROOT
 
 
 def test_what_cannot_be_run_is_refused(server_url, database_url, store):

@@ -6,7 +6,7 @@ import pytest
 
 from reservation import Component
 from reservation.errors import DeclarationError
-from tests.bank import drain
+from tests.apps.bank import drain
 from tests.consumers.builders import (
     TILLS,
     Till,
@@ -18,8 +18,8 @@ from tests.consumers.builders import (
     statements,
     write_raw,
 )
-from tests.consuming import hosted, until
-from tests.controls import deposit
+from tests.support.consuming import hosted, until
+from tests.support.controls import deposit
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from cli.main import main
-from tests.bank import address
+from tests.apps.bank import address
 from tests.consumers.builders import TILLS, dead_letters, decide, write_raw
 
 OLD = timedelta(days=30)

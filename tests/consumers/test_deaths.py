@@ -14,7 +14,7 @@ import consumers
 from consumers import Crashed
 from reservation import Component
 from reservation.strategies import StateBased
-from tests.bank import address
+from tests.apps.bank import address
 from tests.consumers.builders import TILLS, Paid, Pay, Till, letters, pay, reasons
 
 

@@ -21,11 +21,11 @@ import reservation.strategies
 import reservation.testing
 from cli.main import main
 from reservation import errors
-from tests.bank import drain
-from tests.commands import invoke_cli, leaves
-from tests.controls import COMMANDS, deposit, open_
-from tests.pages import ROOT, anchors, blocks, commands, prose
-from tests.tracing import provided
+from tests.apps.bank import drain
+from tests.support.commands import invoke_cli, leaves
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.pages import ROOT, anchors, blocks, commands, prose
+from tests.support.tracing import provided
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),

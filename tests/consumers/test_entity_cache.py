@@ -10,10 +10,10 @@ import pytest
 from bank.messages import Deposit
 from reservation import Component
 from reservation.errors import ExpectedVersionError, LockTimeoutError
-from tests import chance
-from tests.bank import drain
-from tests.controls import deposit
-from tests.once import redeliver
+from tests.apps.bank import drain
+from tests.apps.once import redeliver
+from tests.support import chance
+from tests.support.controls import deposit
 
 
 @dataclass(frozen=True)

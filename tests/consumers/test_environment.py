@@ -10,13 +10,13 @@ import consumers
 from bank import account
 from reservation import MessageStore
 from reservation.errors import LogSequenceError, MissingRightError, SchemaError, StoreError
-from tests.bank import READS, RESERVED, broken, drain, event_types, wait_until_drained
-from tests.commands import invoke_cli
-from tests.consuming import hosted, logging, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.started import PATIENCE
+from tests.apps.bank import READS, RESERVED, broken, drain, event_types, wait_until_drained
+from tests.apps.two_accounts import letters, write_two_accounts
 from tests.store.builders import as_login, grant, new_role, run, store_command
-from tests.two_accounts import letters, write_two_accounts
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, logging, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import PATIENCE
 
 __all__ = ["new_role"]  # a fixture
 

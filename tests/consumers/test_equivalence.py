@@ -20,11 +20,11 @@ from bank.messages import Open, Withdraw
 from reservation import Component, MessageStore, Write
 from reservation.errors import StoreError
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
-from tests.awaiting import awaiting
-from tests.bank import drain
+from tests.apps.bank import drain
+from tests.apps.idempotence import copied, empty, key_of, numbered, opened, purse, revised
 from tests.consumers.builders import Killer
-from tests.controls import deposit, open_, withdraw
-from tests.idempotence import copied, empty, key_of, numbered, opened, purse, revised
+from tests.support.awaiting import awaiting
+from tests.support.controls import deposit, open_, withdraw
 
 COMMANDS = "purse:command"
 

@@ -12,11 +12,11 @@ from consumers.testing import run_in_memory
 from reservation import Component, Key
 from reservation.errors import DeclarationError, GroupError
 from reservation.strategies import MessageIdInEvents
-from tests.bank import drain, event_types
-from tests.commands import invoke_cli
+from tests.apps.bank import drain, event_types
+from tests.apps.idempotence import purse
 from tests.consumers.builders import stored_letters, write_raw
-from tests.controls import COMMANDS, deposit, withdraw
-from tests.idempotence import purse
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, deposit, withdraw
 
 TIME = "2026-01-02T03:04:05.000Z"
 RESERVED = "accountTransaction"

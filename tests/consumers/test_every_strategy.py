@@ -16,9 +16,9 @@ from reservation.strategies import (
     Revisions,
     StateBased,
 )
-from tests.bank import address, drain
-from tests.commands import invoke_cli
-from tests.once import counted_round_trips, redeliver
+from tests.apps.bank import address, drain
+from tests.apps.once import counted_round_trips, redeliver
+from tests.support.commands import invoke_cli
 
 SENT = "box:command-1"
 KEPT = timedelta(days=2)

@@ -5,9 +5,9 @@ Statement by statement, with more kills and for every strategy: `tests/soak/test
 
 import pytest
 
-from tests.explored import BLIND, CASES, REISSUED, RESERVED, Case, explorer
-from tests.explorer import Violation
-from tests.idempotence import copied, purse
+from tests.apps.idempotence import copied, purse
+from tests.support.explored import BLIND, CASES, REISSUED, RESERVED, Case, explorer
+from tests.support.explorer import Violation
 
 KILLS = {
     "processed, key": 1,

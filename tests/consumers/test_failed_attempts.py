@@ -14,7 +14,7 @@ from consumers import drain
 from reservation import Component, FailedAttempt, Reject, Retry
 from reservation.errors import DeclarationError, UnknownTypeError
 from tests.consumers.builders import TILLS, dead_letters, decide, letters, sigint_taken_over
-from tests.pages import ROOT, blocks
+from tests.support.pages import ROOT, blocks
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bank import account
-from tests.bank import drain, lengthen_leases
-from tests.commands import invoke_cli
-from tests.consuming import hosted, logged, until
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain, lengthen_leases
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, logged, until
+from tests.support.controls import COMMANDS, deposit, open_
 
 CATEGORY = "account:command"
 ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("-+:"), max_size=30)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.bank import drain
-from tests.commands import invoke_cli
+from tests.apps.bank import drain
+from tests.support.commands import invoke_cli
 
 PAID = "payment-1"
 

@@ -15,9 +15,9 @@ from psycopg.rows import dict_row
 from structlog.testing import capture_logs
 
 from reservation import Component, Context, Retry, Write
-from tests.commands import invoke_cli
 from tests.consumers.builders import stored_letters
-from tests.consuming import hosted, until
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
 
 Trick = Callable[[Connection[Any]], Any]
 

@@ -21,13 +21,13 @@ from reservation import Component, MessageStore
 from reservation.errors import MissingRightError, RefusedError
 from reservation.strategies import DatabaseRevisions, Processed, Revisions, StateBased
 from reservation.testing import pass_time
-from tests.bank import address, drain
-from tests.commands import invoke_cli
+from tests.apps.bank import address, drain
+from tests.apps.unpaid import SENT, Expire, Order, Place
 from tests.consumers.builders import read_again, stored_letters
-from tests.started import EXAMPLES
 from tests.store.test_roles import as_login, cancel, new_role, run  # noqa: F401  a fixture
 from tests.store.test_scheduling import PAST, refusing, rows
-from tests.unpaid import SENT, Expire, Order, Place
+from tests.support.commands import invoke_cli
+from tests.support.started import EXAMPLES
 
 ROOT = EXAMPLES.parent
 

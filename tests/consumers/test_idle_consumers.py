@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from bank import account
-from tests.bank import READS, RESERVED, event_types
-from tests.commands import invoke_cli
-from tests.consuming import hosted, logged, until
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import READS, RESERVED, event_types
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, logged, until
+from tests.support.controls import COMMANDS, deposit, open_
 
 MOST = {"account:command": 1, RESERVED: 2}
 MESSAGES = 30

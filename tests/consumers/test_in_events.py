@@ -9,9 +9,9 @@ from bank.messages import Deposit, Deposited
 from reservation import Component, Key, Metadata, Write
 from reservation.postgres.queries import load_queries
 from reservation.strategies import MessageIdInEvents, PositionInEvents
-from tests.bank import drain
-from tests.controls import deposit, withdraw
-from tests.idempotence import PURSE, drained, effects, purse, redeliver
+from tests.apps.bank import drain
+from tests.apps.idempotence import PURSE, drained, effects, purse, redeliver
+from tests.support.controls import deposit, withdraw
 
 RECORDING = [MessageIdInEvents(), PositionInEvents(pseudo_events=True)]
 BOTH = pytest.mark.parametrize("once", [MessageIdInEvents(), PositionInEvents()], ids=repr)

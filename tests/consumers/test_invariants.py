@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from tests.bank import broken, drain
-from tests.controls import COMMANDS, close, deposit, open_, withdraw
+from tests.apps.bank import broken, drain
+from tests.support.controls import COMMANDS, close, deposit, open_, withdraw
 
 # A letter of the copy that was handled last, and then its effect is gone.
 LETTER = (

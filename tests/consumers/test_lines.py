@@ -9,10 +9,10 @@ import pytest
 
 from reservation import Component
 from reservation.strategies import StateBased
+from tests.apps.orders import PAYMENTS, Captured, Paid, capture
 from tests.consumers.builders import decide, letters
-from tests.consuming import members, until
-from tests.orders import PAYMENTS, Captured, Paid, capture
-from tests.started import PATIENCE
+from tests.support.consuming import members, until
+from tests.support.started import PATIENCE
 
 
 @dataclass

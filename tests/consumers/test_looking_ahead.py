@@ -16,7 +16,7 @@ import pytest
 import consumers
 from reservation import Component, Write
 from reservation.strategies import Processed
-from tests.consuming import hosted, logged, until
+from tests.support.consuming import hosted, logged, until
 
 BATCH, SENT = 100, "jar:command"
 JARS = 7

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from psycopg import Cursor
 
 from reservation import Component, Key
-from tests.bank import drain
-from tests.changing import raw
-from tests.shops import HOWS, PAIRS, SENT, Sent, new, old, shop
+from tests.apps.bank import drain
+from tests.apps.changing import raw
+from tests.apps.shops import HOWS, PAIRS, SENT, Sent, new, old, shop
 
 
 def sent_to(connection, component, size, *messages):

@@ -14,11 +14,11 @@ from bank.messages import Close, Deposit, Deposited, Open, Opened
 from reservation import Component, Key
 from reservation.errors import DeclarationError, GroupError
 from reservation.strategies import Processed
-from tests.bank import event_types
-from tests.commands import refuse_start
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.started import PATIENCE
+from tests.apps.bank import event_types
+from tests.support.commands import refuse_start
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import PATIENCE
 
 MEMBERS = "SELECT count(declaration) FROM reservation.members"
 

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.thresholds import parse, reached
-from tests.pages import ROOT, anchors, blocks
 from tests.spark.reports import everything
+from tests.support.pages import ROOT, anchors, blocks
 
 FOLDER = ROOT / "docs/how-to/monitoring"
 METRICS = ROOT / "docs/reference/metrics.md"

@@ -17,8 +17,8 @@ from reservation.strategies import (
     StateBased,
 )
 from reservation.testing import check_deterministic
-from tests.bank import drain
-from tests.changing import LIMIT, SENT, Added, CoinPut, Jar, Put, Refused, jar, puts, raw
+from tests.apps.bank import drain
+from tests.apps.changing import LIMIT, SENT, Added, CoinPut, Jar, Put, Refused, jar, puts, raw
 
 
 def types_of(store, stream_name="jar-1"):

@@ -6,11 +6,11 @@ from bank.messages import Deposit, Deposited
 from reservation import Component, Key, Metadata
 from reservation.errors import GroupError
 from reservation.strategies import PositionInEvents
-from tests.bank import drain
-from tests.commands import invoke_cli
+from tests.apps.bank import drain
+from tests.apps.idempotence import effects, purse
 from tests.consumers.builders import stored_letter
-from tests.controls import TIME, deposit
-from tests.idempotence import effects, purse
+from tests.support.commands import invoke_cli
+from tests.support.controls import TIME, deposit
 
 RESERVED = "purseTransaction"
 LEFT_BEHIND = "may have been handled before"

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reservation import Component
-from tests.bank import address, drain
-from tests.commands import invoke_cli
+from tests.apps.bank import address, drain
+from tests.support.commands import invoke_cli
 
 CATEGORY = "account:command"
 STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-f", "-g-h", "-ü"]

@@ -16,9 +16,9 @@ from bank.messages import Open, Withdraw
 from consumers.testing import run_in_memory
 from reservation import Component, Key, MessageStore, Metadata, Write
 from reservation.errors import LockTimeoutError
-from tests.bank import RESERVED, broken, drain, event_types
+from tests.apps.bank import RESERVED, broken, drain, event_types
 from tests.consumers.builders import read_again, stored_letter, stored_letters, write_raw
-from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
+from tests.support.controls import COMMANDS, LATER, close, deposit, open_, withdraw
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from bank import account
-from tests.bank import broken, drain, event_types, lengthen_leases
-from tests.commands import Terminal, invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS as STREAM
-from tests.controls import deposit, open_
-from tests.started import PATIENCE
+from tests.apps.bank import broken, drain, event_types, lengthen_leases
+from tests.support.commands import Terminal, invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS as STREAM
+from tests.support.controls import deposit, open_
+from tests.support.started import PATIENCE
 
 COMMANDS = "account:command"
 RESERVED = "accountTransaction"

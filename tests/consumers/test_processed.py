@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from reservation import Component, MessageStore
 from reservation.errors import DeclarationError
 from reservation.strategies import Processed
-from tests.consuming import hosted, until
-from tests.once import (
+from tests.apps.once import (
     COMMANDS,
     SENT,
     Pay,
@@ -30,7 +29,8 @@ from tests.once import (
     run,
     till,
 )
-from tests.started import PATIENCE
+from tests.support.consuming import hosted, until
+from tests.support.started import PATIENCE
 
 BY_KEY = Processed(key="pay_id")
 DAY = timedelta(days=1)

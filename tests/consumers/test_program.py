@@ -23,10 +23,10 @@ from reservation.errors import (
     SchemaError,
     StoreError,
 )
-from tests.bank import broken, event_types
-from tests.consuming import hosted, logged, until
-from tests.controls import COMMANDS, deposit, open_, withdraw
-from tests.started import PATIENCE
+from tests.apps.bank import broken, event_types
+from tests.support.consuming import hosted, logged, until
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
+from tests.support.started import PATIENCE
 
 
 @dataclass(frozen=True)

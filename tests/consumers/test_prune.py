@@ -11,11 +11,11 @@ from psycopg import connect
 from bank.messages import Deposit
 from reservation import Component, Key
 from reservation.strategies import Processed
-from tests.bank import RESERVED, drain
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.controls import COMMANDS, deposit, open_
-from tests.once import SENT, effects, pay, prepare, till
+from tests.apps.bank import RESERVED, drain
+from tests.apps.once import SENT, effects, pay, prepare, till
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
+from tests.support.controls import COMMANDS, deposit, open_
 
 OLD = ["bank:account", "--reservations-older-than", "90d"]
 

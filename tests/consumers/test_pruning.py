@@ -21,8 +21,7 @@ from reservation.maintenance.pruning import (
     prune_processed,
     prune_reservations,
 )
-from tests.bank import RESERVED, drain
-from tests.commands import invoke_cli
+from tests.apps.bank import RESERVED, drain
 from tests.consumers.test_prune import (
     add_letters,
     age,
@@ -31,8 +30,9 @@ from tests.consumers.test_prune import (
     processed,
     reserved,
 )
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit
 
 __all__ = ["processed"]  # a fixture
 

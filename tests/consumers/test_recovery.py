@@ -7,14 +7,21 @@ from psycopg import conninfo, sql
 
 from bank import account
 from bank.traffic import in_batches, make_traffic
-from tests.bank import READS, RESERVED, broken, event_types, lengthen_leases, wait_until_drained
-from tests.commands import invoke_cli
+from tests.apps.bank import (
+    READS,
+    RESERVED,
+    broken,
+    event_types,
+    lengthen_leases,
+    wait_until_drained,
+)
+from tests.apps.holding import HELD, bank
 from tests.consumers.builders import hold_up_commits
-from tests.consuming import hosted, logged, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import HELD, bank
-from tests.proxy import Cut, Proxy
-from tests.started import PATIENCE
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, logged, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.proxy import Cut, Proxy
+from tests.support.started import PATIENCE
 
 COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMITTED
 

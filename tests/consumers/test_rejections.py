@@ -12,8 +12,8 @@ from consumers.testing import run_in_memory
 from reservation import Component, Context, Reject, Write
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
 from reservation.testing import check_deterministic
-from tests.answering import BY_KEY, INTO, LIMIT, SENT, Start, Take, Taken, Till, till
-from tests.bank import drain
+from tests.apps.answering import BY_KEY, INTO, LIMIT, SENT, Start, Take, Taken, Till, till
+from tests.apps.bank import drain
 from tests.consumers.builders import read_again, stored_letter, stored_letters
 
 STRATEGIES = pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from bank import account
 from reservation import MessageStore
 from reservation.errors import ForeignPositionError
 from reservation.strategies import Processed, Revisions
-from tests.bank import RESERVED, broken, drain, event_types
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS as STREAM
-from tests.controls import deposit, open_
-from tests.idempotence import PURSE, purse
-from tests.once import SENT, effects, pay, prepare, till
-from tests.servers import programs
+from tests.apps.bank import RESERVED, broken, drain, event_types
+from tests.apps.idempotence import PURSE, purse
+from tests.apps.once import SENT, effects, pay, prepare, till
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS as STREAM
+from tests.support.controls import deposit, open_
+from tests.support.servers import programs
 
 COMMANDS = "account:command"
 TRUNCATE = "TRUNCATE message_store.messages RESTART IDENTITY"
@@ -373,7 +373,8 @@ def test_records_of_another_log_can_be_forgotten(
     """A reset with `--forget` lets new messages take effect despite what the old log left."""
     component, module = till(once), f"forgetting_{type(once).__name__.lower()}"
     (tmp_path / f"{module}.py").write_text(
-        "from tests.once import till\nfrom reservation.strategies import Processed, Revisions\n"
+        "from reservation.strategies import Processed, Revisions\n"
+        "from tests.apps.once import till\n"
         f"till = till({declared})\n"
     )
     reset = ("positions", "reset", f"{module}:till", "--app-dir", str(tmp_path), "--yes")

@@ -10,10 +10,10 @@ from psycopg import conninfo
 from bank import account
 from reservation import Component
 from reservation.strategies import Processed, Revisions
-from tests.bank import drain
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_
 
 # Whatever has a consumer or a component's name in it, counted.
 ROWS = """

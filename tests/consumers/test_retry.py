@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from reservation import Component, Retry, RetryLater
 from reservation.strategies import Processed, Revisions, StateBased
-from tests.commands import invoke_cli
 from tests.consumers.builders import (
     TILLS,
     Paid,
@@ -24,8 +23,9 @@ from tests.consumers.builders import (
     statements,
     write_raw,
 )
-from tests.consuming import hosted, until
-from tests.started import PATIENCE
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.started import PATIENCE
 
 PATIENT = Retry(attempts=5, first="1h", on=ConnectionError)
 SOON = Retry(attempts=1000, first="1ms", most="2ms", on=ConnectionError)

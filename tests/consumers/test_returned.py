@@ -13,7 +13,7 @@ from reservation import Component, Metadata
 from reservation.errors import EncodeError
 from reservation.strategies import StateBased
 from reservation.testing import check_deterministic
-from tests.bank import drain
+from tests.apps.bank import drain
 
 SENT = "cart:command-1"
 

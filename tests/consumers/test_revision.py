@@ -9,10 +9,21 @@ import pytest
 from reservation import Component
 from reservation.errors import DeclarationError, StoreError
 from reservation.strategies import DatabaseRevisions, Revisions
-from tests.bank import address
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.once import COMMANDS, SENT, Pay, effects, letters, pay, prepare, redeliver, run, till
+from tests.apps.bank import address
+from tests.apps.once import (
+    COMMANDS,
+    SENT,
+    Pay,
+    effects,
+    letters,
+    pay,
+    prepare,
+    redeliver,
+    run,
+    till,
+)
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
 
 ONCE = Revisions()
 

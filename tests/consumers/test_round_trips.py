@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from bank import account
 from bank.messages import Deposited, Open, Opened
 from reservation import Component, Key
-from tests.bank import RESERVED, drain, event_types
-from tests.consuming import hosted, logging, until
-from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.apps.bank import RESERVED, drain, event_types
+from tests.support.consuming import hosted, logging, until
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
 SENT = "account:command"
 

@@ -43,7 +43,7 @@ from reservation.strategies import (
 )
 from reservation.testing import Stored, check_deterministic, given
 from tests.consumers.builders import Letter, stored_letters, write_raw
-from tests.consuming import hosted, until
+from tests.support.consuming import hosted, until
 
 
 @dataclass

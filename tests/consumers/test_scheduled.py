@@ -12,12 +12,12 @@ from reservation import Cancellation, Component, Metadata
 from reservation.errors import HandlerError
 from reservation.strategies import MessageIdInEvents, Processed, StateBased
 from reservation.testing import NotDeterministicError, check_deterministic, pass_time
-from tests.bank import drain
-from tests.consuming import hosted, until
-from tests.started import PATIENCE
+from tests.apps.bank import drain
+from tests.apps.unpaid import SENT, Expire, Order, Pay, Place, Placed, orders
 from tests.store.builders import switch_notices, write_due
 from tests.store.test_scheduling import PAST, refusing, rows
-from tests.unpaid import SENT, Expire, Order, Pay, Place, Placed, orders
+from tests.support.consuming import hosted, until
+from tests.support.started import PATIENCE
 
 ORDER = f"{SENT}-1"
 HALF_AN_HOUR = timedelta(minutes=30)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reservation import Cancellation
-from tests.commands import invoke_cli
+from tests.apps.unpaid import SENT, Expire, Pay, Place
 from tests.store.builders import write_due
 from tests.store.test_scheduling import PAST, refusing, rows
-from tests.unpaid import SENT, Expire, Pay, Place
+from tests.support.commands import invoke_cli
 
 ORDER = f"{SENT}-1"
 

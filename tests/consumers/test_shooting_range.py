@@ -14,9 +14,9 @@ from reservation.testing import check_deterministic
 from shooting_range import leader_board, shooting_range
 from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange
 from shooting_range.messages import FireAt, MoveTarget
-from tests.bank import drain
+from tests.apps.bank import drain
+from tests.apps.idempotence import empty
 from tests.consumers.builders import Killer, read_again
-from tests.idempotence import empty
 
 GAME = "shootingRange:command-1"
 

@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 from bank.messages import Deposit
 from reservation import Component
 from reservation.errors import DeclarationError
-from tests.bank import drain
-from tests.controls import deposit
+from tests.apps.bank import drain
+from tests.support.controls import deposit
 
 SENT = "purse:command-123"
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from psycopg import conninfo
 
-from tests.commands import invoke_cli, refuse_start
+from tests.support.commands import invoke_cli, refuse_start
 
 
 def refused(database_url, *arguments):

@@ -19,11 +19,11 @@ from reservation import Component, Key, Metadata
 from reservation.errors import DeclarationError
 from reservation.strategies import StateBased
 from reservation.testing import NotDeterministicError, check_deterministic
-from tests.awaiting import awaiting
-from tests.bank import address, drain
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.once import prune, redeliver
+from tests.apps.bank import address, drain
+from tests.apps.once import prune, redeliver
+from tests.support.awaiting import awaiting
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = "tally:command"

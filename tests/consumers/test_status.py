@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.started import PATIENCE
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
+from tests.support.started import PATIENCE
 
 COMMANDS = "account:command"
 

@@ -10,13 +10,13 @@ from psycopg.types.json import Jsonb
 
 from reservation import Metadata, Retry, Write
 from reservation.strategies import Processed
-from tests.answering import BY_FUNCTION, BY_KEY, INTO, SENT, Start, Take, till
-from tests.bank import drain
-from tests.commands import invoke_cli
+from tests.apps.answering import BY_FUNCTION, BY_KEY, INTO, SENT, Start, Take, till
+from tests.apps.bank import drain
+from tests.apps.orders import Place, capture, new_orders
+from tests.apps.unpaid import Place as PlaceOrder
+from tests.apps.unpaid import reserved
 from tests.consumers.builders import Till, dead_letters, decide, letters
-from tests.orders import Place, capture, new_orders
-from tests.unpaid import Place as PlaceOrder
-from tests.unpaid import reserved
+from tests.support.commands import invoke_cli
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = Metadata(properties={"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"})

@@ -10,11 +10,9 @@ from consumers import Crashed
 from reservation import Component, Context, Write
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
 from reservation.testing import check_deterministic
-from tests.bank import address, drain
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.once import counted_round_trips, prune, redeliver
-from tests.orders import (
+from tests.apps.bank import address, drain
+from tests.apps.once import counted_round_trips, prune, redeliver
+from tests.apps.orders import (
     APP,
     PAYMENTS,
     ROOT,
@@ -29,6 +27,8 @@ from tests.orders import (
     passes,
     payments_of,
 )
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
 
 ANY = [None, Processed(), Processed(key="payment_id"), MessageIdInEvents(), PositionInEvents()]
 

@@ -5,8 +5,8 @@ import pytest
 from consumers.group.inspection.status import read_status
 from consumers.group.inspection.summary import read_summary
 from tests.consumers.test_status import COMMANDS, group, left, messages
-from tests.letters import letters
-from tests.started import PATIENCE
+from tests.support.letters import letters
+from tests.support.started import PATIENCE
 
 
 def test_counting_stops_at_a_limit_and_says_so(connection):

@@ -10,11 +10,11 @@ from psycopg import conninfo
 
 from bank import account
 from reservation.admin import attach, detach
-from tests.bank import RESERVED, broken, drain, event_types
+from tests.apps.bank import RESERVED, broken, drain, event_types
+from tests.apps.holding import HELD, bank
 from tests.consumers.builders import hold_up_commits
-from tests.consuming import hosted, logged, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import HELD, bank
+from tests.support.consuming import hosted, logged, until
+from tests.support.controls import COMMANDS, deposit, open_
 
 CATEGORY = "account:command"
 ALL = ["Opened", "Deposited", "Deposited"]

@@ -14,12 +14,12 @@ import consumers
 from reservation import AsyncMessageStore, Component, MessageStore, Metadata, Reject, Write
 from reservation.errors import MessageIdConflictError
 from reservation.strategies import Processed, StateBased
-from tests.commands import invoke_cli
-from tests.consuming import logged
-from tests.http_app import PATIENCE, key_headers, serving, starlette_app
-from tests.http_app import account as http_account
-from tests.selling import COMMANDS, COPIES, Print, Printed, Sell, Sold, Till, sell, till
-from tests.tracing import provided, recording
+from tests.apps.http_app import PATIENCE, key_headers, serving, starlette_app
+from tests.apps.http_app import account as http_account
+from tests.apps.selling import COMMANDS, COPIES, Print, Printed, Sell, Sold, Till, sell, till
+from tests.support.commands import invoke_cli
+from tests.support.consuming import logged
+from tests.support.tracing import provided, recording
 
 
 class Broken(Exception):

@@ -11,8 +11,8 @@ from reservation import Component
 from reservation.errors import DeclarationError, HandlerError
 from reservation.strategies import MessageIdInEvents, PositionInEvents, StateBased
 from reservation.testing import check_deterministic
-from tests.bank import address, drain
-from tests.changing import SENT, Added, CoinPut, Jar, Put, Refused, jar, puts, raw
+from tests.apps.bank import address, drain
+from tests.apps.changing import SENT, Added, CoinPut, Jar, Put, Refused, jar, puts, raw
 
 
 @dataclass(frozen=True)

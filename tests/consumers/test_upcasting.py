@@ -10,8 +10,8 @@ import pytest
 from reservation import Component, Key, Metadata, Upcast, Write
 from reservation.errors import DecodeError, EncodeError
 from reservation.strategies import StateBased
-from tests.bank import drain
-from tests.changing import SENT, Jar, Put, raw
+from tests.apps.bank import drain
+from tests.apps.changing import SENT, Jar, Put, raw
 
 # A payment of three shapes: {"cents": 5}, {"amount": 0.05}, {"amount": 0.05, "currency": "EUR"}.
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from tests.mutation import targets
 from tests.mutation.mutant import Mutant
-from tests.servers import server
+from tests.support.servers import server
 
 ROOT = Path(__file__).parents[2]
 _IGNORED = (".*", "build", "dist", "__pycache__")

@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 from cli.main import main
-from tests.commands import every_command
-from tests.started import command_line, run_cli
+from tests.support.commands import every_command
+from tests.support.started import command_line, run_cli
 
 PATHS = [list(path) for path, _ in every_command(main)]
 

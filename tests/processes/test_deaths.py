@@ -1,9 +1,9 @@
 """Messages that end a started process in one way or another, beside others that do not."""
 
-from tests.bank import RESERVED, broken, event_types, wait_until_drained
-from tests.controls import deposit, open_
-from tests.poison import Poison
-from tests.two_accounts import letters, start
+from tests.apps.bank import RESERVED, broken, event_types, wait_until_drained
+from tests.apps.poison import Poison
+from tests.apps.two_accounts import letters, start
+from tests.support.controls import deposit, open_
 
 # Of these, two are for one consumer: the host gives up one that dies six times in a short time.
 FAULTS = {

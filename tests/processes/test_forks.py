@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from tests.consuming import until
-from tests.http_app import consuming
-from tests.started import PATIENCE
+from tests.apps.http_app import consuming
 from tests.store.test_http import balance
+from tests.support.consuming import until
+from tests.support.started import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
 
 class Programs:
-    """A process that runs the programs of `tests.forking`, as often as it is asked to."""
+    """A process that runs the programs of `tests.apps.forking`, as often as it is asked to."""
 
     def __init__(self, errors: Path) -> None:
         self._errors = errors
         self._written = errors.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.forking"],
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.apps.forking"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import time
 
-from tests.started import PATIENCE, Started
+from tests.support.started import PATIENCE, Started
 
 # A component whose handler notes which process called it, for what.
 APP = """

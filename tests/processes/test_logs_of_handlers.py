@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.started import PATIENCE, Started, command_line
+from tests.support.started import PATIENCE, Started, command_line
 
 APP = """
 import asyncio, logging, os, signal, warnings

@@ -6,14 +6,14 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from tests.bank import RESERVED
+from tests.apps.bank import RESERVED
+from tests.apps.holding import HELD, Holding
 from tests.consumers.test_monitoring import wrong_expressions
-from tests.controls import COMMANDS as STREAM
-from tests.controls import deposit, open_
-from tests.holding import HELD, Holding
-from tests.letters import letters
-from tests.started import PATIENCE
-from tests.watching import Watched, until
+from tests.support.controls import COMMANDS as STREAM
+from tests.support.controls import deposit, open_
+from tests.support.letters import letters
+from tests.support.started import PATIENCE
+from tests.support.watching import Watched, until
 
 COMMANDS = "account:command"
 READS = ("account", COMMANDS)

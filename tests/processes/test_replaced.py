@@ -1,11 +1,11 @@
 """A store that is cleared under running processes."""
 
-from tests.bank import broken, drain, event_types
-from tests.commands import invoke_cli
-from tests.controls import COMMANDS as STREAM
-from tests.controls import deposit, open_
-from tests.started import PATIENCE
-from tests.watching import Watched, until
+from tests.apps.bank import broken, drain, event_types
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS as STREAM
+from tests.support.controls import deposit, open_
+from tests.support.started import PATIENCE
+from tests.support.watching import Watched, until
 
 
 def test_running_processes_stop_where_the_store_is_cleared(connection, store, database_url):

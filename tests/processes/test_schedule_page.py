@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from tests.commands import parsed
-from tests.pages import ROOT, blocks
+from tests.support.commands import parsed
+from tests.support.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/how-to/schedule.md"
 UNITS = {

@@ -4,13 +4,13 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 
-from tests.consuming import until
-from tests.started import EXAMPLES, Started
+from tests.apps.unpaid import SENT, Expire, Pay, Place
 from tests.store.test_scheduling import PAST, refusing, rows
-from tests.unpaid import SENT, Expire, Pay, Place
-from tests.watching import Watched
+from tests.support.consuming import until
+from tests.support.started import EXAMPLES, Started
+from tests.support.watching import Watched
 
-APP = {"app": "tests.unpaid:order", "cwd": EXAMPLES.parent}
+APP = {"app": "tests.apps.unpaid:order", "cwd": EXAMPLES.parent}
 
 
 def test_metrics_show_what_is_scheduled_and_overdue(connection, store, database_url):

@@ -1,7 +1,7 @@
 """Starting several workers of a category."""
 
-from tests.bank import drain
-from tests.started import EXAMPLES, Started, run_cli
+from tests.apps.bank import drain
+from tests.support.started import EXAMPLES, Started, run_cli
 
 
 def test_workers_share_only_what_may_be_shared(connection, database_url):

@@ -11,8 +11,8 @@ from collections import Counter
 
 import httpx
 
-from tests.ports import free_port
-from tests.started import EXAMPLES, PATIENCE, Started, run_cli
+from tests.support.ports import free_port
+from tests.support.started import EXAMPLES, PATIENCE, Started, run_cli
 
 COMPONENTS = ("shop:orders", "shop:payments")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyspark
 
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
-from tests.started import EXAMPLES, command_line, run_cli
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import EXAMPLES, command_line, run_cli
 
 
 def orphan(store, name):

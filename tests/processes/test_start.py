@@ -8,11 +8,11 @@ import subprocess
 
 import psutil
 
-from tests.bank import RESERVED, broken, event_types, holder, lengthen_leases
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import HELD, Holding
-from tests.started import EXAMPLES, PATIENCE, Started, command_line, wait_until_gone
-from tests.watching import Watched, until
+from tests.apps.bank import RESERVED, broken, event_types, holder, lengthen_leases
+from tests.apps.holding import HELD, Holding
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import EXAMPLES, PATIENCE, Started, command_line, wait_until_gone
+from tests.support.watching import Watched, until
 
 DEATHS = 5  # in a row, after which it starts a consumer once more
 

@@ -5,10 +5,10 @@ import signal
 import psutil
 import pytest
 
-from tests.bank import RESERVED, broken, drain, event_types
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import HELD, Holding
-from tests.started import PATIENCE, wait_until_gone
+from tests.apps.bank import RESERVED, broken, drain, event_types
+from tests.apps.holding import HELD, Holding
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import PATIENCE, wait_until_gone
 
 
 @pytest.fixture

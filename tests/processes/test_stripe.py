@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from reservation import Component, Reject
 from reservation.http import Idempotency, KeyedRequest
-from tests.consuming import until
-from tests.http_app import PATIENCE, Server, consuming, principal, serving
-from tests.ports import free_port
+from tests.apps.http_app import PATIENCE, Server, consuming, principal, serving
+from tests.support.consuming import until
+from tests.support.ports import free_port
 
 
 @dataclass

@@ -5,8 +5,8 @@ import signal
 import time
 
 from reservation import Write
-from tests.orders import APP, PAYMENTS, ROOT, Failed, Place, capture, passes, payments_of
-from tests.started import PATIENCE, Started
+from tests.apps.orders import APP, PAYMENTS, ROOT, Failed, Place, capture, passes, payments_of
+from tests.support.started import PATIENCE, Started
 
 
 def start(database_url, *arguments, env=()):

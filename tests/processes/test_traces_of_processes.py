@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from tests.selling import COMMANDS, COPIES, Sell
-from tests.started import Started
-from tests.tracing import Receiver, recording
+from tests.apps.selling import COMMANDS, COPIES, Sell
+from tests.support.started import Started
+from tests.support.tracing import Receiver, recording
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,7 +15,7 @@ def started(database_url, receiver, *arguments, **variables):
     return Started(
         database_url,
         *arguments,
-        app="tests.traced_app:till",
+        app="tests.apps.traced_app:till",
         cwd=ROOT,
         env={**os.environ, **receiver.environment, "TILL_TRACES": "1", **variables},
     )

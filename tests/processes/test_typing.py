@@ -15,7 +15,7 @@ import reservation
 import reservation.admin
 import reservation.strategies
 import reservation.testing
-from tests.pages import ROOT
+from tests.support.pages import ROOT
 
 ACCEPTED, REFUSED = (ROOT / "tests" / "typing" / f"{name}.py" for name in ("accepted", "refused"))
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from tests.consumers.test_status import group, messages
-from tests.started import EXAMPLES, PATIENCE, command_line
+from tests.support.started import EXAMPLES, PATIENCE, command_line
 
 
 class Terminal:

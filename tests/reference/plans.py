@@ -11,9 +11,9 @@ from reservation.strategies import (
     Revisions,
     StateBased,
 )
-from tests.awaiting import awaited
 from tests.reference.messages import COMMANDS, EVENTS, Thing
 from tests.reference.programs import Calls, Row, Step, handle, project
+from tests.support.awaiting import awaited
 
 ONCE: dict[str, Any] = {
     "": None,

@@ -28,11 +28,11 @@ from reservation.idempotence.state_based.states import States
 from reservation.postgres.connection import connect
 from reservation.testing.reference.interpreter import Interpreter, Taken
 from reservation.testing.reference.log import MemoryLog
-from tests.idempotence import empty
-from tests.liveness import stuck
+from tests.apps.idempotence import empty
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
 from tests.reference.plans import build
 from tests.reference.surroundings import LATE, ROLE, SURROUNDINGS, Surroundings
+from tests.support.liveness import stuck
 
 RESTARTS = 60  # of a consumer, until it counts as standing still
 

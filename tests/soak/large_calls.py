@@ -28,8 +28,8 @@ from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
 from reservation.store.partition import Partition
 from reservation.store.statements import read_part, run
-from tests.controls import deposit
-from tests.large_log import BATCH, COMMANDS, LONG, LONG_STATE, OLD_STATES, Size, Work, call
+from tests.support.controls import deposit
+from tests.support.large_log import BATCH, COMMANDS, LONG, LONG_STATE, OLD_STATES, Size, Work, call
 
 DAY = timedelta(days=1)
 RULES = server_rules(declarations(account).own.reservations)

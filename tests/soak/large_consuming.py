@@ -28,8 +28,8 @@ from reservation.messages.ids import uuid7
 from reservation.postgres.exchange.exchange import exchange
 from reservation.store.writing.scheduling import ScheduledRow, write_due
 from reservation.strategies import Processed
-from tests.controls import deposit
-from tests.large_log import BATCH, COMMANDS, LONG, LONG_ENTITY, SMALL, Size, Work
+from tests.support.controls import deposit
+from tests.support.large_log import BATCH, COMMANDS, LONG, LONG_ENTITY, SMALL, Size, Work
 
 COPIES = "accountTransaction"
 PAST = datetime(2026, 1, 1, tzinfo=UTC)

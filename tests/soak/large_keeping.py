@@ -22,9 +22,9 @@ from reservation.store.schema.roles import grant
 from reservation.store.statements import read_part, run
 from reservation.store.writing.batch import WriteBatch
 from reservation.strategies import Processed, Revisions
-from tests.controls import deposit
-from tests.large_log import BATCH, COMMANDS, LONG, SMALL, Size, Work
 from tests.soak.large_consuming import COPIES, FUTURE, ask, scheduled_rows
+from tests.support.controls import deposit
+from tests.support.large_log import BATCH, COMMANDS, LONG, SMALL, Size, Work
 
 LETTERS = DeadLetters("account", COMMANDS)
 FAILED = Failure(Reason.HANDLER, "raised")

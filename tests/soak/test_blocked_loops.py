@@ -5,7 +5,7 @@ import time
 
 from reservation import Component
 from tests.consumers.builders import TILLS, Paid, Pay, pay
-from tests.consuming import hosted, until
+from tests.support.consuming import hosted, until
 
 
 def test_a_consumer_with_a_blocked_loop_loses_its_lease(connection, store, database_url):

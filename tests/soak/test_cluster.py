@@ -8,11 +8,11 @@ import sys
 import pytest
 from psycopg import conninfo
 
-from tests.bank import drain
-from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
-from tests.orders import APP, ROOT, capture, orders
+from tests.apps.bank import drain
+from tests.apps.orders import APP, ROOT, capture, orders
 from tests.soak.clusters import HOME, cluster, connect_server, python_of_workers, quick
-from tests.started import EXAMPLES, run_cli
+from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.support.started import EXAMPLES, run_cli
 
 SECRET = "hunter2-of-the-test"
 PAYLOAD = "payload-of-the-test"

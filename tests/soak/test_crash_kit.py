@@ -9,8 +9,9 @@ from consumers.testing import CrashFindings, CrashReport, Kind, crash_everywhere
 from shooting_range.messages import FireAt, Hit, Missed, MoveTarget
 from shop.messages import CancelUnpaid, Capture, Captured, Declined, Place, Refund
 from shop.provider import Server
-from tests import crash_tested, planted
-from tests.controls import close, deposit, open_, withdraw
+from tests.apps import planted
+from tests.soak import crash_tested
+from tests.support.controls import close, deposit, open_, withdraw
 
 BUGS = {
     "own_id": Kind.OWN_ID,
@@ -46,15 +47,15 @@ def folder(tmp_path_factory):
 def test_each_planted_bug_is_found_and_nothing_else(server_url, folder):
     """Each bug is found by its kind, in its handler, with the place and the way out."""
     report: CrashReport = crash_everywhere(
-        "tests.planted:planted",
+        "tests.apps.planted:planted",
         planted.commands(planted.HANDLERS),
         database_url=server_url,
         prepare=planted.prepare,
         most_kills=3,
         check=False,
     )
-    known = {(f"tests.planted.{name}", kind) for name, kind in BUGS.items()}
-    known.add(("tests.planted.leaves_process", Kind.OUTSIDE_EFFECT))
+    known = {(f"tests.apps.planted.{name}", kind) for name, kind in BUGS.items()}
+    known.add(("tests.apps.planted.leaves_process", Kind.OUTSIDE_EFFECT))
     assert {(one.handler, one.kind) for one in report.findings} == known
     for finding in report.findings:
         assert finding.where
@@ -96,7 +97,7 @@ def test_a_bug_is_found_in_a_handler_that_is_to_be_called_again(server_url):
         check=False,
     )
     assert {(one.handler, one.kind) for one in report.findings} == {
-        ("tests.planted.tries_own_lock", Kind.IGNORED_VERSION)
+        ("tests.apps.planted.tries_own_lock", Kind.IGNORED_VERSION)
     }
 
 
@@ -117,8 +118,8 @@ def test_swallowed_errors_and_repeated_effects_are_found(server_url, folder):
         )
     report = raised.value.report
     assert {(one.handler, one.kind) for one in report.findings} == {
-        ("tests.planted.swallows", Kind.SWALLOWED_ERROR),
-        ("tests.planted.goes_on", Kind.SWALLOWED_ERROR),
+        ("tests.apps.planted.swallows", Kind.SWALLOWED_ERROR),
+        ("tests.apps.planted.goes_on", Kind.SWALLOWED_ERROR),
         ("the component swallowing", Kind.OUTSIDE_EFFECT),
     }
     assert "what effects= returns differs" in str(report)
@@ -167,7 +168,7 @@ GOOD = {
         deposit("d2", account="2"),
         withdraw(),
     ],
-    **{f"tests.crash_tested:{name}": sent for name, sent in crash_tested.SENT.items()},
+    **{f"tests.soak.crash_tested:{name}": sent for name, sent in crash_tested.SENT.items()},
 }
 
 

@@ -26,13 +26,13 @@ from reservation.errors import (
     MessageIdConflictError,
     StoreError,
 )
-from tests.bank import broken
-from tests.bank import drain as drain_all
-from tests.chance import FIRST
-from tests.consuming import until
-from tests.controls import deposit, open_
-from tests.slow_server import SlowServer
-from tests.started import PATIENCE
+from tests.apps.bank import broken
+from tests.apps.bank import drain as drain_all
+from tests.soak.slow_server import SlowServer
+from tests.support.chance import FIRST
+from tests.support.consuming import until
+from tests.support.controls import deposit, open_
+from tests.support.started import PATIENCE
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 

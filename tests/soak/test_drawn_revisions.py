@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reservation.strategies import ClockRevisions, Revisions
-from tests.once import COMMANDS, Pay, prepare, run, till
+from tests.apps.once import COMMANDS, Pay, prepare, run, till
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def start_drawing(*arguments):
     """Start a process that draws revisions and prints them."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.drawing", *arguments],
+        [sys.executable, "-m", "tests.soak.drawing", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,

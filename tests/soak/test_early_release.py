@@ -17,10 +17,10 @@ from reservation.errors import (
     DatabaseUnavailableError,
     ExpectedVersionError,
 )
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.controls import COMMANDS, deposit
-from tests.slow_server import SlowServer
+from tests.soak.slow_server import SlowServer
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
+from tests.support.controls import COMMANDS, deposit
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.started import EXAMPLES
+from tests.support.started import EXAMPLES
 
 OTHER = "nobody"
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.consumers.builders import stored_letter
 from tests.consumers.test_handlers_connection import ENDING, job_with, write, written
-from tests.consuming import hosted, until
+from tests.support.consuming import hosted, until
 
 
 @pytest.mark.parametrize("trick", ENDING)

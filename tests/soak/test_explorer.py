@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.explored import CASES, explorer
+from tests.support.explored import CASES, explorer
 
 # How many kills are explored in every order of the statements. The others differ from these in
 # what two kills, or batches of one message, are for.

@@ -6,10 +6,10 @@ from psycopg import connect, conninfo
 
 from reservation import MessageStore
 from reservation.admin import install
-from tests.bank import broken, event_types, wait_until_drained
-from tests.controls import COMMANDS, deposit, open_
-from tests.servers import OwnServer, Standby
-from tests.started import Started
+from tests.apps.bank import broken, event_types, wait_until_drained
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.servers import OwnServer, Standby
+from tests.support.started import Started
 
 
 def test_failover_to_a_replica_that_lost_the_last_transactions(server_folder):

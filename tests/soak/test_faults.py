@@ -9,11 +9,11 @@ import pytest
 
 from bank.invariants import progress
 from bank.traffic import make_traffic
-from tests.bank import READS, RESERVED, broken, wait_until_drained
-from tests.chance import seeds
-from tests.proxy import Proxy
-from tests.sending import Sender
-from tests.started import PATIENCE, Forked, Started
+from tests.apps.bank import READS, RESERVED, broken, wait_until_drained
+from tests.soak.sending import Sender
+from tests.support.chance import seeds
+from tests.support.proxy import Proxy
+from tests.support.started import PATIENCE, Forked, Started
 
 VICTIMS = ["supervisor", "commands", "reserved"]
 

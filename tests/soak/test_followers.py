@@ -14,9 +14,9 @@ from psycopg import connect
 
 from reservation import MessageStore
 from reservation.admin import install
-from tests.controls import COMMANDS, deposit, open_
-from tests.servers import OwnServer
-from tests.started import EXAMPLES, PATIENCE, command_line
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.servers import OwnServer
+from tests.support.started import EXAMPLES, PATIENCE, command_line
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.forking import WRITES, Turns
-from tests.ports import free_port
+from tests.apps.forking import WRITES, Turns
 from tests.processes.test_forks import ROOT, check_answers
-from tests.started import PATIENCE
+from tests.support.ports import free_port
+from tests.support.started import PATIENCE
 
 CLIENTS = 6
 
@@ -27,7 +27,7 @@ def gunicorn(app: str, url: str, *options: str) -> Iterator[int]:
     port = free_port()
     words = ["--preload", "--bind", f"127.0.0.1:{port}", "--workers", "4", "--no-control-socket"]
     with subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", *words, *options, f"tests.forking:{app}()"],
+        [sys.executable, "-m", "gunicorn", *words, *options, f"tests.apps.forking:{app}()"],
         cwd=ROOT,
         env={**os.environ, "FORKING_DATABASE_URL": url},
         stderr=subprocess.PIPE,

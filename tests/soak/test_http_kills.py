@@ -11,9 +11,7 @@ import pytest
 from psycopg import connect
 
 import consumers
-from tests import chance
-from tests.consuming import until
-from tests.http_app import (
+from tests.apps.http_app import (
     PATIENCE,
     Server,
     account,
@@ -22,9 +20,11 @@ from tests.http_app import (
     key_headers,
     starlette_app,
 )
-from tests.ports import free_port
-from tests.proxy import Cut
 from tests.store.test_http import DEPOSITS, balance, check_lost_connection, sent, whole
+from tests.support import chance
+from tests.support.consuming import until
+from tests.support.ports import free_port
+from tests.support.proxy import Cut
 
 WAITS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "

@@ -12,7 +12,7 @@ import pytest
 
 from reservation import MessageStore
 from reservation.admin import install
-from tests.servers import Missing, OwnContainer
+from tests.support.servers import Missing, OwnContainer
 
 ROOT = Path(__file__).parents[2]
 BASE = "reservation-test-base:12"

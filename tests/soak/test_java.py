@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
-from tests.started import EXAMPLES
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import EXAMPLES
 from tests.unit.test_java import NOT_SUITABLE
 
 # As where the package is not installed.

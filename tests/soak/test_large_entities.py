@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from reservation import Write
-from tests.bank import drain
-from tests.commands import invoke_cli
+from tests.apps.bank import drain
 from tests.consumers.test_immutable_entities import Book, Booked, Hotel, Inn, Motel, hotel_of
+from tests.support.commands import invoke_cli
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.soak.test_large_entities"

@@ -16,10 +16,10 @@ from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import Stop
 from reservation import MessageStore, Write
 from reservation.postgres.error_translation import TO_BE_RETRIED
-from tests.bank import new_batch
-from tests.explorer import Explorer, Violation
-from tests.liveness import stuck
-from tests.orders import PAYMENTS, Captured, new_orders
+from tests.apps.bank import new_batch
+from tests.apps.orders import PAYMENTS, Captured, new_orders
+from tests.support.explorer import Explorer, Violation
+from tests.support.liveness import stuck
 
 LETTERS = DeadLetters("order", PAYMENTS)
 STOP = Stop(takes_signals=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.started import PATIENCE, Started
+from tests.support.started import PATIENCE, Started
 
 MEGABYTE = 1_000_000
 APP = """

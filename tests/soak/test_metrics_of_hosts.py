@@ -6,9 +6,9 @@ import time
 import psutil
 import pytest
 
-from tests.controls import deposit
-from tests.letters import letters
-from tests.watching import Watched, until
+from tests.support.controls import deposit
+from tests.support.letters import letters
+from tests.support.watching import Watched, until
 
 COMMANDS = "account:command"
 READS = ("account", COMMANDS)

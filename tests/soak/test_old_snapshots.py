@@ -12,8 +12,8 @@ from consumers.group.positions import HeldPartition, Positions
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.connection import connect
 from reservation.postgres.exchange.exchange import exchange
-from tests.controls import deposit, open_
-from tests.large_log import run
+from tests.support.controls import deposit, open_
+from tests.support.large_log import run
 
 CATEGORY, COMMANDS = "account:command", "account:command-1"
 SIZE = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.started import PATIENCE, Started
+from tests.support.started import PATIENCE, Started
 
 _APP = """
 import asyncio

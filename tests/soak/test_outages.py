@@ -10,13 +10,13 @@ from psycopg.errors import DiskFull
 from bank.traffic import make_traffic
 from reservation import MessageStore
 from reservation.admin import install
-from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import bank
-from tests.sending import Sender
-from tests.servers import Missing, OwnContainer, OwnServer
-from tests.started import PATIENCE, Started
+from tests.apps.bank import READS, RESERVED, broken, event_types, wait_until_drained
+from tests.apps.holding import bank
+from tests.soak.sending import Sender
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.servers import Missing, OwnContainer, OwnServer
+from tests.support.started import PATIENCE, Started
 
 CONSUMERS = "application_name LIKE 'reservation account %%'"
 LEASE = 3  # seconds after which a member that is silent counts as gone

@@ -15,7 +15,10 @@ from psycopg import Connection, IsolationLevel, conninfo, sql
 from consumers.group.inspection.summary import read_summary
 from reservation.idempotence.reserve import ReserveOutcome
 from reservation.postgres.connection import connect
-from tests.large_log import (
+from tests.soak.large_calls import growing_calls, store_calls
+from tests.soak.large_consuming import consumer_calls, growing_consumer_calls
+from tests.soak.large_keeping import growing_keeping_calls, keeping_calls
+from tests.support.large_log import (
     BATCH,
     COMMANDS,
     LARGE,
@@ -28,9 +31,6 @@ from tests.large_log import (
     plan,
     run,
 )
-from tests.soak.large_calls import growing_calls, store_calls
-from tests.soak.large_consuming import consumer_calls, growing_consumer_calls
-from tests.soak.large_keeping import growing_keeping_calls, keeping_calls
 
 STATISTICS = ["never analyzed", "analyzed while small", "analyzed"]
 SESSIONS = ["new", "older than most messages"]

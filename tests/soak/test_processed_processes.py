@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reservation.strategies import Processed
-from tests.once import effects, pay, prepare, till
-from tests.started import EXAMPLES, Started
+from tests.apps.once import effects, pay, prepare, till
+from tests.support.started import EXAMPLES, Started
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests.soak.test_processed_processes"

@@ -10,11 +10,11 @@ import pytest
 
 from bank.messages import Deposit, Open, Withdraw
 from bank.traffic import Traffic, make_traffic
-from tests.bank import READS, RESERVED, broken, wait_until_drained
-from tests.chance import seeds
-from tests.sending import Sender
-from tests.started import EXAMPLES, Started, run_cli
-from tests.versions import imported, write_versions
+from tests.apps.bank import READS, RESERVED, broken, wait_until_drained
+from tests.soak.sending import Sender
+from tests.soak.versions import imported, write_versions
+from tests.support.chance import seeds
+from tests.support.started import EXAMPLES, Started, run_cli
 
 ARGUMENTS = ("--batch-size", "20", "--partitions", "4")
 

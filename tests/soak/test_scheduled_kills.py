@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.chance import seeds
 from tests.processes.test_scheduled import kill_at_random
+from tests.support.chance import seeds
 
 
 @pytest.mark.parametrize("seed", seeds(10))

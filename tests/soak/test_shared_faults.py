@@ -8,7 +8,7 @@ import pytest
 
 from bank.traffic import make_traffic
 from consumers.group.membership import GroupShare
-from tests.bank import (
+from tests.apps.bank import (
     READS,
     RESERVED,
     broken,
@@ -17,12 +17,12 @@ from tests.bank import (
     lengthen_leases,
     wait_until_drained,
 )
-from tests.chance import seeds
-from tests.controls import COMMANDS, deposit, open_
-from tests.holding import HELD, Holding
-from tests.proxy import Cut, Proxy
-from tests.sending import Sender
-from tests.started import PATIENCE, Forked, Started
+from tests.apps.holding import HELD, Holding
+from tests.soak.sending import Sender
+from tests.support.chance import seeds
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.proxy import Cut, Proxy
+from tests.support.started import PATIENCE, Forked, Started
 
 COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMITTED
 

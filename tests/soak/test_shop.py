@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests import chance
 from tests.processes.test_shop import Shop
-from tests.started import PATIENCE
+from tests.support import chance
+from tests.support.started import PATIENCE
 
 ORDERS = 60
 

@@ -9,11 +9,11 @@ from psycopg.types.json import Jsonb
 
 from reservation import MessageStore
 from reservation.admin import install
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
-from tests.message_db import imitate
-from tests.servers import OwnServer, Standby
-from tests.started import run_cli
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.message_db import imitate
+from tests.support.servers import OwnServer, Standby
+from tests.support.started import run_cli
 
 
 def reconcile(address, *arguments, status):

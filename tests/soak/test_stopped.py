@@ -11,10 +11,10 @@ from psycopg import connect
 
 from reservation import MessageStore
 from reservation.admin import install
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
-from tests.servers import OwnServer
-from tests.started import EXAMPLES, PATIENCE, command_line, run_cli
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.servers import OwnServer
+from tests.support.started import EXAMPLES, PATIENCE, command_line, run_cli
 
 
 def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_folder):

@@ -1,7 +1,7 @@
 """Letters that wait for nothing: running consumers find them, and so does the check after chaos."""
 
 from tests.consumers.test_lines import Orders, park, strand
-from tests.liveness import stuck
+from tests.support.liveness import stuck
 
 
 def test_a_letter_behind_nothing_is_called_every_30_seconds(connection, store, database_url):

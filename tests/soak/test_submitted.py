@@ -10,10 +10,10 @@ import pytest
 
 import spark_jobs
 from spark_jobs.session import java
-from tests.bank import drain
-from tests.controls import COMMANDS, LATER, deposit, open_
+from tests.apps.bank import drain
 from tests.soak.clusters import HOME
-from tests.started import EXAMPLES, run_cli
+from tests.support.controls import COMMANDS, LATER, deposit, open_
+from tests.support.started import EXAMPLES, run_cli
 
 SUBMIT = Path(spark_jobs.__file__).parent / "jobs" / "submit.py"
 

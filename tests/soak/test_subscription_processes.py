@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 
 from reservation import Write
-from tests.orders import APP, PAYMENTS, ROOT, Failed, capture, passes, payments_of
-from tests.pages import blocks
-from tests.started import PATIENCE, Started
+from tests.apps.orders import APP, PAYMENTS, ROOT, Failed, capture, passes, payments_of
+from tests.support.pages import blocks
+from tests.support.started import PATIENCE, Started
 
 PAGE = ROOT / "docs/how-to/follow-other-components.md"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.apps.selling import COMMANDS, COPIES, Sell
 from tests.processes.test_traces_of_processes import ROOT, started
-from tests.selling import COMMANDS, COPIES, Sell
-from tests.started import Started
-from tests.tracing import Receiver, recording
+from tests.support.started import Started
+from tests.support.tracing import Receiver, recording
 
 
 def test_a_receiver_that_does_not_answer_disturbs_nobody(store, database_url):
@@ -40,7 +40,7 @@ def test_the_command_of_opentelemetry_sets_up_each_process(store, database_url):
         others = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
         with Started(
             database_url,
-            app="tests.traced_app:till",
+            app="tests.apps.traced_app:till",
             cwd=ROOT,
             env={**os.environ, **receiver.environment, **others},
             prefix=[instrument],

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bank import RESERVED
+from tests.apps.bank import RESERVED
 from tests.consumers.test_docs import KILLING, environment, run_python_of
-from tests.pages import ROOT, Block, all_blocks, blocks
-from tests.ports import free_port
-from tests.started import PATIENCE, Started, run_cli
+from tests.support.pages import ROOT, Block, all_blocks, blocks
+from tests.support.ports import free_port
+from tests.support.started import PATIENCE, Started, run_cli
 
 FOLDER = ROOT / "docs/tutorial"
 BIN = Path(sys.executable).parent

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from spark_jobs.session import java
 from spark_jobs.session.session import spark_session
 from spark_jobs.source.source import MessageStoreSource
-from tests import databases
-from tests.commands import invoke_cli
 from tests.spark.builders import Archived, Reconciled
-from tests.started import EXAMPLES
+from tests.support import databases
+from tests.support.commands import invoke_cli
+from tests.support.started import EXAMPLES
 
 
 class SparkDatabase:

@@ -9,7 +9,7 @@ from psycopg import Connection
 
 from reservation import Component
 from reservation.messages.message import followed_id, further_id
-from tests.stored_positions import store_position
+from tests.support.stored_positions import store_position
 
 
 @dataclass

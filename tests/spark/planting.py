@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from reservation import Component, Key
 from reservation.messages.message import followed_id, further_id
-from tests.stored_positions import store_position
+from tests.support.stored_positions import store_position
 
 
 @dataclass

@@ -10,7 +10,7 @@ from psycopg import Connection
 from reservation import Component, Key
 from reservation.messages.message import followed_id, further_id
 from tests.spark.builders import insert
-from tests.stored_positions import store_position
+from tests.support.stored_positions import store_position
 
 
 @dataclass

@@ -12,13 +12,13 @@ from psycopg import connect
 from pyspark.sql.readwriter import DataFrameWriter
 
 from reservation import Write
-from tests.bank import RESERVED, drain
-from tests.changing import raw
-from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.apps.bank import RESERVED, drain
+from tests.apps.changing import raw
 from tests.spark.builders import ROOT, age, head
 from tests.spark.test_reconcile import modes
 from tests.store.test_unreadable import spoil
-from tests.stored_positions import store_position
+from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.support.stored_positions import store_position
 
 OLD = "2026-02-28 23:59:59.99999"  # the tenth microsecond from it is in March
 MARCH = "2026-03-01"

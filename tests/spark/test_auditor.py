@@ -1,9 +1,9 @@
 """What the Spark jobs need is no more than an auditor's rights."""
 
-from tests.bank import drain
-from tests.commands import invoke_cli
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain
 from tests.store.builders import as_login, grant, new_role
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, deposit, open_
 
 __all__ = ["new_role"]  # a fixture
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.bank import RESERVED, drain
-from tests.changing import raw
-from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.apps.bank import RESERVED, drain
+from tests.apps.changing import raw
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from operator import attrgetter
 
 import pytest
 
-from tests import shops
-from tests.bank import drain
-from tests.changing import raw
-from tests.shops import PAIRS, SENT, new
+from tests.apps import shops
+from tests.apps.bank import drain
+from tests.apps.changing import raw
+from tests.apps.shops import PAIRS, SENT, new
 from tests.spark.builders import ROOT
 from tests.spark.keyed import sending
 
@@ -47,7 +47,7 @@ def test_the_consumers_and_spark_take_the_same_for_conflicts(connection, judged,
         for type_, data, version in messages:
             data = data | {"buyId": f"k{n}", "shopId": f"{n}"}
             raw(connection, SENT, type_, data, version)
-    counts = judged(attrgetter(how)(shops.shops), f"tests.shops:shops.{how}")
+    counts = judged(attrgetter(how)(shops.shops), f"tests.apps.shops:shops.{how}")
     assert counts["conflicts"] >= 5
     assert counts["duplicates"] >= 5
 
@@ -122,7 +122,7 @@ def test_values_at_any_distance_are_distinguished(connection, judged):
 
 
 def pay(**fields):
-    """Return a command of `tests.shops.now`."""
+    """Return a command of `tests.apps.shops.now`."""
     return {"shopId": "1", "payId": "a"} | fields
 
 
@@ -132,7 +132,7 @@ def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, r
     def counts():
         drain(connection, shops.now)
         place = ("--state", tmp_path / "state", "--verify")
-        return reconcile(*place, app="tests.shops:now", app_dir=ROOT).commands
+        return reconcile(*place, app="tests.apps.shops:now", app_dir=ROOT).commands
 
     bad, good, same, other = pay(currency=5), pay(currency="EUR"), pay(), pay(currency="USD")
     for data in (bad, same):
@@ -154,7 +154,7 @@ def test_a_state_judges_anew_what_another_declaration_judged(connection, reconci
     """It counts as a run over everything, and needs all of its messages to be there."""
 
     def counts(name, *options):
-        found = reconcile(*options, app=f"tests.shops:{name}", app_dir=ROOT)
+        found = reconcile(*options, app=f"tests.apps.shops:{name}", app_dir=ROOT)
         return found.status, found.error, found.commands if found.report else None
 
     state = ("--state", tmp_path / "state")

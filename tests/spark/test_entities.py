@@ -3,7 +3,7 @@
 import uuid
 
 from reservation.messages.message import further_id
-from tests.bank import drain
+from tests.apps.bank import drain
 from tests.spark.builders import ROOT, head
 from tests.spark.naming import IDS, component
 

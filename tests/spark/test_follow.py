@@ -8,14 +8,14 @@ from psycopg import connect
 
 from bank import account
 from spark_jobs.reconciliation.run import Run
-from tests.bank import drain
-from tests.changing import raw
-from tests.controls import COMMANDS, deposit, open_
-from tests.message_db import imitate
-from tests.shops import former, now
+from tests.apps.bank import drain
+from tests.apps.changing import raw
+from tests.apps.shops import former, now
 from tests.spark.builders import ROOT, Rounds, anything_told, head, insert
-from tests.started import EXAMPLES
-from tests.stored_positions import store_position
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.message_db import imitate
+from tests.support.started import EXAMPLES
+from tests.support.stored_positions import store_position
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ def test_another_declaration_judges_anew_and_tells_what_has_changed(follow, conn
         raw(connection, "till:command-1", "Pay", data)
     raw(connection, "tillTransaction-a", "Pay", pay)
     options = {"app_dir": ROOT}
-    first = follow(component=former, app="tests.shops:former", **options)
+    first = follow(component=former, app="tests.apps.shops:former", **options)
     assert first.findings == [(False, "conflict")] * 2
-    then = follow(component=now, app="tests.shops:now", **options)
+    then = follow(component=now, app="tests.apps.shops:now", **options)
     assert then.findings == [(True, "conflict")]
     assert then.follower.standing == {"conflict": 1}
 

@@ -3,9 +3,9 @@
 import pytest
 from psycopg import conninfo, sql
 
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_, withdraw
-from tests.hostile import set_otherwise
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
+from tests.support.hostile import set_otherwise
 
 
 @pytest.fixture

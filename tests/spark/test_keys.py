@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.bank import drain
-from tests.changing import raw
+from tests.apps.bank import drain
+from tests.apps.changing import raw
 from tests.spark.builders import ROOT, numbers_of
 from tests.spark.keyed import folding, keyed
 

@@ -5,9 +5,9 @@ from psycopg import connect
 
 from bank import account
 from reservation.admin import attach
-from tests.bank import RESERVED, drain
-from tests.message_db import imitate
+from tests.apps.bank import RESERVED, drain
 from tests.spark.builders import ROOT, insert
+from tests.support.message_db import imitate
 
 APP = "tests.spark.keyed:sending"
 STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-g-h", "-ü", "-+z"]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cli.spark.execution.progress import progress
 from spark_jobs.session.activity import Activity, Tasks
-from tests.consuming import until
+from tests.support.consuming import until
 
 
 def test_spark_shows_its_progress(spark, tmp_path):

@@ -14,11 +14,11 @@ from reservation import Key, MessageStore, Write
 from reservation.errors import ReservationError
 from spark_jobs.reconciliation.reconcile import reconcile as reconciled
 from spark_jobs.reconciliation.run import Run
-from tests.bank import drain
-from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
-from tests.idempotence import PURSE, purse
+from tests.apps.bank import drain
+from tests.apps.idempotence import PURSE, purse
 from tests.spark.builders import head, rows_of
-from tests.started import EXAMPLES
+from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.support.started import EXAMPLES
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_job_that_cannot_run_says_so(command, tmp_path, arguments, said):
 RENAMED = f"""
 import sys; sys.path.append({str(EXAMPLES)!r})
 from reservation import Key
-from tests.idempotence import purse
+from tests.apps.idempotence import purse
 
 component = purse(add_key=Key("deposit_id", ignoring="time", formerly="deposit_id"))
 """

@@ -4,10 +4,10 @@ import pytest
 
 from reservation import Cancellation
 from reservation.testing import pass_time
-from tests import unpaid
-from tests.bank import drain
+from tests.apps import unpaid
+from tests.apps.bank import drain
+from tests.apps.unpaid import SENT, Place
 from tests.spark.builders import ROOT
-from tests.unpaid import SENT, Place
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def effects(reconcile):
     """Give by category how many commands are reserved, and how many of them handled."""
 
     def run(name):
-        found = reconcile(app=f"tests.unpaid:{name}", app_dir=ROOT)
+        found = reconcile(app=f"tests.apps.unpaid:{name}", app_dir=ROOT)
         assert found.found == []
         return {
             one["category"]: (one["reserved"], one["handled"]) for one in found.report["effects"]

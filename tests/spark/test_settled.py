@@ -7,8 +7,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from reservation import Write
-from tests.bank import RESERVED, drain
-from tests.controls import COMMANDS, TIME, deposit, open_
+from tests.apps.bank import RESERVED, drain
+from tests.support.controls import COMMANDS, TIME, deposit, open_
 
 BAD = {"depositId": "d1", "accountId": "123", "amount": "a lot", "time": TIME.isoformat()}
 GOOD = BAD | {"amount": 20}

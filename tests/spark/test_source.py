@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reservation import MessageStore, Metadata
 from reservation.errors import ReservationError
 from spark_jobs.source.source import MessageStoreSource
-from tests.controls import COMMANDS, deposit
+from tests.support.controls import COMMANDS, deposit
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from psycopg import connect
 from pyspark.sql.classic.dataframe import DataFrame
 
-from tests.bank import RESERVED, drain
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import RESERVED, drain
+from tests.support.controls import COMMANDS, deposit, open_
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from psycopg import connect
 
 from reservation import MessageStore, Write
-from tests.controls import COMMANDS, deposit
+from tests.support.controls import COMMANDS, deposit
 
 BOTH = ["account:command", "account"]
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from spark_jobs.jobs.submit import main
-from tests.bank import drain
-from tests.controls import COMMANDS, LATER, deposit, open_
-from tests.started import EXAMPLES
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, LATER, deposit, open_
+from tests.support.started import EXAMPLES
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.bank import drain
-from tests.orders import APP as FOLLOWING
-from tests.orders import ROOT, capture
-from tests.orders import orders as following
+from tests.apps.bank import drain
+from tests.apps.orders import APP as FOLLOWING
+from tests.apps.orders import ROOT, capture
+from tests.apps.orders import orders as following
 from tests.spark.ordering import Ordering
 
 APP = "tests.spark.ordering:orders"

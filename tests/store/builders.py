@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from psycopg import Connection, conninfo, errors, sql
 
-from tests.bank import address
-from tests.commands import invoke_cli
+from tests.apps.bank import address
+from tests.support.commands import invoke_cli
 
 _numbers = itertools.count(1)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.commands import invoke_cli
+from tests.support.commands import invoke_cli
 
 # Everything that schema message_store consists of, and the roles of the server.
 FINGERPRINT = """

@@ -9,8 +9,8 @@ import pytest
 
 from reservation import NO_STREAM, Metadata, Write
 from reservation.errors import EncodeError, MessageIdConflictError, StoreError, StreamNameError
-from tests.clients import CLIENTS, in_loop
-from tests.controls import COMMANDS, deposit
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.controls import COMMANDS, deposit
 
 both = pytest.mark.parametrize("client", CLIENTS)
 

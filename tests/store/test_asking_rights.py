@@ -9,11 +9,11 @@ from psycopg import errors as pg
 
 from reservation import MessageStore, Metadata
 from reservation.errors import MissingRightError
-from tests.answering import INTO, LIMIT, SENT, Start, Taken, till
-from tests.bank import drain
-from tests.consuming import until
+from tests.apps.answering import INTO, LIMIT, SENT, Start, Taken, till
+from tests.apps.bank import drain
 from tests.store.builders import as_login, grant, new_role, run
 from tests.store.test_outcome import take
+from tests.support.consuming import until
 
 __all__ = ["new_role"]  # a fixture
 

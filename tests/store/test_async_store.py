@@ -20,8 +20,8 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
-from tests.clients import CLIENTS, in_loop
-from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
 both = pytest.mark.parametrize("client", CLIENTS)
 

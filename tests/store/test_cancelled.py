@@ -9,12 +9,12 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from reservation import AsyncMessageStore
-from tests import chance
-from tests.clients import in_loop
-from tests.controls import deposit
-from tests.http_app import PATIENCE, consuming, key_headers, starlette_app
-from tests.stepping import each_step
+from tests.apps.http_app import PATIENCE, consuming, key_headers, starlette_app
+from tests.store.clients import in_loop
 from tests.store.test_http import DEPOSITS, balance
+from tests.support import chance
+from tests.support.controls import deposit
+from tests.support.stepping import each_step
 
 TIMES = pytest.mark.parametrize("times", [1, math.inf], ids=["once", "again and again"])
 

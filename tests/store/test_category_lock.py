@@ -5,9 +5,9 @@ from psycopg import connect, conninfo
 
 from reservation.admin import attach, install
 from reservation.errors import SchemaError
-from tests.message_db import imitate
 from tests.store.builders import grant, new_role  # noqa: F401  a fixture
 from tests.store.schemas import findings
+from tests.support.message_db import imitate
 
 LOCKS = "SELECT pg_advisory_xact_lock(hash_64({})); SELECT hash_64({})"
 HELD = "SELECT pg_try_advisory_xact_lock(hash_64(category($1))); SELECT hash_64(category($1))"

@@ -20,8 +20,8 @@ from reservation.errors import (
     StatementCanceledError,
     StoreError,
 )
-from tests.clients import CLIENTS, in_loop
-from tests.controls import COMMANDS, deposit
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.controls import COMMANDS, deposit
 
 both = pytest.mark.parametrize("client", CLIENTS)
 levels = pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])

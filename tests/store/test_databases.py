@@ -4,8 +4,8 @@ import pytest
 from psycopg import connect
 
 from reservation import MessageStore
-from tests.controls import COMMANDS, deposit
-from tests.databases import WorkerDatabase
+from tests.support.controls import COMMANDS, deposit
+from tests.support.databases import WorkerDatabase
 
 SEQUENCE = "message_store.messages_global_position_seq"
 LEFT = [

@@ -16,7 +16,7 @@ from reservation.postgres.exchange.exchange import Beginning, exchange, send
 from reservation.postgres.exchange.keeping_connection import KeepingConnection
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.exchange.transaction import run_transaction, transaction_of, was_refused
-from tests.bank import session
+from tests.apps.bank import session
 
 PREPARED = "SELECT statement FROM pg_prepared_statements"
 

@@ -6,7 +6,7 @@ import os
 import pytest
 from psycopg import conninfo, sql
 
-from tests.commands import invoke_cli
+from tests.support.commands import invoke_cli
 
 FINDING, OTHER = "conflict-1-0123abcd", "missing-2-0123abcd"
 

@@ -16,9 +16,9 @@ from reservation.errors import (
     MessageIdConflictError,
     StatementCanceledError,
 )
-from tests.clients import CLIENTS, in_loop
-from tests.consuming import until
-from tests.controls import COMMANDS, deposit
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.consuming import until
+from tests.support.controls import COMMANDS, deposit
 
 KNOWN = uuid.UUID(int=7)
 AGAIN = Write(deposit(), COMMANDS, KNOWN)

@@ -26,13 +26,13 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
-from tests.clients import in_loop
-from tests.controls import COMMANDS, deposit, open_
-from tests.proxy import Cut, Proxy
-from tests.selling import COMMANDS as SALES
-from tests.selling import Sell
+from tests.apps.selling import COMMANDS as SALES
+from tests.apps.selling import Sell
 from tests.store.builders import as_login, grant, new_role  # noqa: F401  a fixture
-from tests.tracing import recording
+from tests.store.clients import in_loop
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.proxy import Cut, Proxy
+from tests.support.tracing import recording
 
 PATIENCE = 60
 

@@ -10,14 +10,14 @@ import consumers
 from bank import account
 from reservation import AsyncMessageStore, Component, MessageStore
 from reservation.errors import StoreError
-from tests.bank import broken, event_types
-from tests.clients import CLIENTS, in_loop
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.hostile import HOSTILE, set_otherwise
-from tests.pgbouncer import needs_pgbouncer, pgbouncer
+from tests.apps.bank import broken, event_types
 from tests.store.builders import as_login, new_role
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.hostile import HOSTILE, set_otherwise
+from tests.support.pgbouncer import needs_pgbouncer, pgbouncer
 
 __all__ = ["new_role"]  # a fixture
 

@@ -18,9 +18,7 @@ from structlog.testing import capture_logs
 import consumers
 from reservation.errors import DeclarationError
 from reservation.http import KeyedRequest
-from tests.commands import invoke_cli
-from tests.consuming import until
-from tests.http_app import (
+from tests.apps.http_app import (
     PATIENCE,
     Deposit,
     Open,
@@ -33,8 +31,10 @@ from tests.http_app import (
     serving,
     starlette_app,
 )
-from tests.proxy import Cut, Proxy
 from tests.store.builders import as_login, grant, new_role
+from tests.support.commands import invoke_cli
+from tests.support.consuming import until
+from tests.support.proxy import Cut, Proxy
 
 __all__ = ["new_role"]  # a fixture
 

@@ -17,10 +17,10 @@ from reservation.errors import (
     SchemaError,
     StoreError,
 )
-from tests.bank import drain, event_types
-from tests.commands import invoke_cli
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain, event_types
 from tests.store.schemas import FINGERPRINT, message_db  # noqa: F401  a fixture
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, deposit, open_
 
 VERSION = 1
 

@@ -10,10 +10,10 @@ import pytest
 
 from reservation import NO_STREAM, Metadata, Write
 from reservation.errors import CommitUnknownError, DatabaseUnavailableError, StoreError
-from tests.clients import CLIENTS, in_loop
-from tests.controls import COMMANDS, deposit
-from tests.proxy import Cut, Proxy
-from tests.started import PATIENCE
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.controls import COMMANDS, deposit
+from tests.support.proxy import Cut, Proxy
+from tests.support.started import PATIENCE
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 

@@ -7,8 +7,8 @@ import pytest
 from psycopg import errors
 
 from reservation import Metadata
-from tests.controls import COMMANDS, deposit
-from tests.message_db import write
+from tests.support.controls import COMMANDS, deposit
+from tests.support.message_db import write
 
 MESSAGE = "SETOF message_store.message"
 V = "character varying"

@@ -8,8 +8,8 @@ from message_db.client import MessageDB
 from message_db.connection import ConnectionPool
 
 from reservation import Metadata, Write
-from tests.bank import broken, drain
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import broken, drain
+from tests.support.controls import COMMANDS, deposit, open_
 
 OPTIONS = "-csearch_path=message_store"
 KEYS = {"id", "stream_name", "type", "position", "global_position", "data", "metadata", "time"}

@@ -3,7 +3,7 @@
 import pytest
 from psycopg import errors
 
-from tests.message_db import write
+from tests.support.message_db import write
 
 READS = ["get_stream_messages('account:command-123'", "get_category_messages('account:command'"]
 

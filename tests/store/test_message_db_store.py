@@ -8,9 +8,9 @@ from psycopg import connect, errors
 from reservation import MessageStore, Metadata, Write
 from reservation.admin import install
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
-from tests.bank import RESERVED, broken, drain, event_types
-from tests.controls import COMMANDS, deposit, open_, withdraw
-from tests.message_db import imitate, write
+from tests.apps.bank import RESERVED, broken, drain, event_types
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
+from tests.support.message_db import imitate, write
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from reservation import MessageStore
 from reservation.admin import attach, detach, install
 from reservation.errors import SchemaError, StoreError
 from reservation.store.schema.scripts import Migrations
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain
 from tests.store.builders import grant, new_role  # noqa: F401  a fixture
 from tests.store.schemas import FINGERPRINT, catalog, findings, message_db  # noqa: F401  a fixture
+from tests.support.controls import COMMANDS, deposit, open_
 
 SECOND = """
 ALTER TABLE reservation.positions ADD COLUMN note text NOT NULL DEFAULT 'second';

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from bank import account
 from reservation import Component, MessageStore, Notices
 from reservation.admin import attach, detach, install
-from tests.bank import event_types
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, deposit, open_
-from tests.message_db import imitate
-from tests.started import PATIENCE
+from tests.apps.bank import event_types
 from tests.store.builders import as_login, grant, new_role, run, store_command, switch_notices
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.message_db import imitate
+from tests.support.started import PATIENCE
 
 __all__ = ["new_role"]  # a fixture
 

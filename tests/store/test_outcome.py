@@ -10,7 +10,7 @@ from bank import account
 from reservation import Component, Key, Metadata, StoredMessage, Write
 from reservation.errors import IdempotenceKeyError, StoreError, UnknownTypeError
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
-from tests.answering import (
+from tests.apps.answering import (
     BY_FUNCTION,
     BY_KEY,
     INTO,
@@ -24,10 +24,10 @@ from tests.answering import (
     taking,
     till,
 )
-from tests.bank import drain
-from tests.commands import invoke_cli
-from tests.controls import withdraw
-from tests.started import EXAMPLES
+from tests.apps.bank import drain
+from tests.support.commands import invoke_cli
+from tests.support.controls import withdraw
+from tests.support.started import EXAMPLES
 
 RESERVING = pytest.mark.parametrize(
     "options", [INTO, BY_KEY, BY_FUNCTION], ids=["into", "by key", "by function"]
@@ -303,7 +303,7 @@ def test_a_pruned_reservation_is_answered_from_its_events(store, connection, dat
     drain(connection, component)
     connection.execute("UPDATE message_store.messages SET time = time - interval '2 days'")
     done = invoke_cli(
-        *("prune", "tests.answering:reserved", "--reservations-older-than", "1d", "--apply"),
+        *("prune", "tests.apps.answering:reserved", "--reservations-older-than", "1d", "--apply"),
         env={"RESERVATION_DATABASE_URL": database_url},
         cwd=EXAMPLES.parent,
     )

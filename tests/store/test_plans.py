@@ -12,9 +12,9 @@ from psycopg import connect
 from bank import account
 from bank.messages import Deposit
 from reservation import MessageStore, Write
-from tests.bank import drain
-from tests.controls import deposit
-from tests.large_log import (
+from tests.apps.bank import drain
+from tests.support.controls import deposit
+from tests.support.large_log import (
     BATCH,
     COMMANDS,
     LARGE,
@@ -27,8 +27,8 @@ from tests.large_log import (
     plan,
     run,
 )
-from tests.stored_positions import store_position
-from tests.watching import until
+from tests.support.stored_positions import store_position
+from tests.support.watching import until
 
 SIZE = SIZES["10,000"]
 MIDDLE = SIZE.sent // 2

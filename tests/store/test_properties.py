@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from reservation import Metadata, stream_name
 from reservation.errors import EncodeError, StreamNameError
-from tests.controls import COMMANDS, deposit
+from tests.support.controls import COMMANDS, deposit
 
 MAX_BYTES = 2600  # of a stream's name
 

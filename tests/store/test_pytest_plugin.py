@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import blocks
+from tests.support.pages import blocks
 
 pytest_plugins = ["pytester"]
 

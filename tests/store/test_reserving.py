@@ -16,8 +16,8 @@ from psycopg import connect
 from bank.invariants import progress
 from reservation import Component, Key, Write
 from reservation.errors import PositionLostError, SerializationError
-from tests.bank import RESERVED, broken, drain
-from tests.controls import LATER, TIME, deposit, open_
+from tests.apps.bank import RESERVED, broken, drain
+from tests.support.controls import LATER, TIME, deposit, open_
 
 COMMANDS, COPIES = "box:command", "boxTransaction"
 VOLATILE = {"A": ["time", "by"], "B": []}

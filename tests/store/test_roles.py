@@ -12,11 +12,11 @@ import consumers
 from bank import account
 from reservation import Component, MessageStore, Metadata
 from reservation.errors import StoreError
-from tests.bank import broken, drain, event_types
-from tests.commands import invoke_cli
-from tests.consuming import hosted, until
-from tests.controls import COMMANDS, Deposit, deposit, open_, withdraw
+from tests.apps.bank import broken, drain, event_types
 from tests.store.builders import as_login, check_denied, grant, granted, new_role, run
+from tests.support.commands import invoke_cli
+from tests.support.consuming import hosted, until
+from tests.support.controls import COMMANDS, Deposit, deposit, open_, withdraw
 
 __all__ = ["as_login", "granted", "new_role", "run"]  # fixtures, and what other files use
 

@@ -18,9 +18,9 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
-from tests.clients import CLIENTS, in_loop
-from tests.consuming import until
 from tests.store.builders import write_due
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.consuming import until
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

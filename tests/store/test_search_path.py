@@ -9,11 +9,11 @@ from psycopg.types.json import Jsonb
 
 from reservation import MessageStore, Write
 from reservation.errors import MissingObjectError, StoreError
-from tests.bank import drain, event_types
-from tests.controls import COMMANDS, deposit, open_
-from tests.message_db import write
+from tests.apps.bank import drain, event_types
 from tests.store.builders import grant, new_role  # noqa: F401  a fixture
-from tests.stored_positions import store_position
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.message_db import write
+from tests.support.stored_positions import store_position
 
 # A schema that has another operator for each of the server's on the types that functions use,
 # another function for each that they call, and other types. Each of them raises, or fits nothing.

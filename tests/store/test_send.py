@@ -15,8 +15,8 @@ from reservation.errors import (
     UnknownTypeError,
 )
 from reservation.strategies import Processed
-from tests.bank import drain
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import drain
+from tests.support.controls import COMMANDS, deposit, open_
 
 
 @dataclass

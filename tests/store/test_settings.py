@@ -11,11 +11,11 @@ import consumers
 from bank import account
 from reservation import MessageStore
 from reservation.errors import ReservationError
-from tests.clients import CLIENTS, in_loop
-from tests.commands import invoke_cli
-from tests.controls import COMMANDS, deposit, open_, withdraw
-from tests.started import PATIENCE
-from tests.watching import until
+from tests.store.clients import CLIENTS, in_loop
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
+from tests.support.started import PATIENCE
+from tests.support.watching import until
 
 # Of what the commands print: what is of a run.
 OF_A_RUN = {

@@ -20,7 +20,7 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
-from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
 
 def test_a_message_is_read_as_it_was_written(store):

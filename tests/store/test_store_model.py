@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from reservation import NO_STREAM, MessageStore, Metadata, Write, stream_name
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
-from tests.controls import close, deposit, open_, withdraw
+from tests.support.controls import close, deposit, open_, withdraw
 
 _prefixes = itertools.count(1)
 

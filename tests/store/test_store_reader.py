@@ -9,10 +9,10 @@ from structlog.testing import capture_logs
 
 from consumers.supervisor import store_reader as module
 from consumers.supervisor.store_reader import StoreReader
-from tests.controls import open_
-from tests.proxy import Proxy
 from tests.store.builders import as_login, grant, new_role  # noqa: F401  a fixture
-from tests.watching import until
+from tests.support.controls import open_
+from tests.support.proxy import Proxy
+from tests.support.watching import until
 
 COMMANDS = "account:command"
 READS = ("account", COMMANDS)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reservation import Component, Write
-from tests.bank import drain
+from tests.apps.bank import drain
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)

@@ -65,7 +65,7 @@ def test_a_name_that_the_store_cannot_hold_is_refused(category, ids, problem):
 
 def test_the_longest_name_fits_the_index(store):
     """The longest allowed name fits the server's index."""
-    from tests.controls import deposit
+    from tests.support.controls import deposit
 
     name = stream_name.of("account", "".join(map(chr, range(200, 1470)))[:1292])
     assert len(name.encode()) > 2500

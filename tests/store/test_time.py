@@ -3,8 +3,8 @@
 import uuid
 
 from reservation import MessageStore, Write
-from tests.bank import RESERVED, drain
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import RESERVED, drain
+from tests.support.controls import COMMANDS, deposit, open_
 
 TIMES = (
     "SELECT array_agg(time ORDER BY global_position) FROM message_store.messages"

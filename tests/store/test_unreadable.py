@@ -8,11 +8,11 @@ from psycopg import errors
 from bank import account
 from reservation import Component, MessageStore
 from reservation.errors import DecodeError, RefusedError
-from tests.bank import RESERVED, broken, drain, event_types
-from tests.clients import Client, in_loop
-from tests.commands import invoke_cli
-from tests.controls import COMMANDS, deposit, open_
+from tests.apps.bank import RESERVED, broken, drain, event_types
 from tests.store.builders import grant, new_role, run  # noqa: F401  a fixture
+from tests.store.clients import Client, in_loop
+from tests.support.commands import invoke_cli
+from tests.support.controls import COMMANDS, deposit, open_
 
 # As JSON it takes 70 MB. Its row has a few hundred bytes.
 LARGE = "('[' || repeat('1e131071,', 539) || '1e131071]')::jsonb"

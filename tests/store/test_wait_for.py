@@ -9,16 +9,16 @@ import pytest
 
 from reservation import AsyncMessageStore, MessageStore, Write
 from reservation.errors import StoreError
-from tests.answering import INTO, LIMIT, SENT, Taken, till
-from tests.bank import drain
-from tests.clients import CLIENTS, in_loop
-from tests.consuming import hosted
-from tests.consuming import until as wait_until
-from tests.http_app import Deposit, account
-from tests.started import PATIENCE
-from tests.stepping import each_step
+from tests.apps.answering import INTO, LIMIT, SENT, Taken, till
+from tests.apps.bank import drain
+from tests.apps.http_app import Deposit, account
 from tests.store.builders import switch_notices
+from tests.store.clients import CLIENTS, in_loop
 from tests.store.test_outcome import take
+from tests.support.consuming import hosted
+from tests.support.consuming import until as wait_until
+from tests.support.started import PATIENCE
+from tests.support.stepping import each_step
 
 NOTICES = pytest.mark.parametrize("notices", ["off", "on"], ids=["polling", "notices"])
 

@@ -6,7 +6,7 @@ import pytest
 
 from consumers.runtime.observability.telemetry import BUCKETS, Telemetry
 from consumers.supervisor.health import Board
-from tests.watching import until
+from tests.support.watching import until
 
 COMMANDS = "account:command"
 READS = ("account", COMMANDS)

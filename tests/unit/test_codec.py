@@ -17,7 +17,7 @@ from reservation import Metadata
 from reservation.messages.message import follow
 from reservation.messages.metadata import following_text
 from reservation.serialization import codec
-from tests.controls import TIME, deposit
+from tests.support.controls import TIME, deposit
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def test_attributes_of_every_kind_are_copied():
 
 
 if TYPE_CHECKING:
-    from tests.bank import Unknown
+    from tests.apps.bank import Unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from tests.commands import parsed
-from tests.pages import ROOT, blocks
+from tests.support.commands import parsed
+from tests.support.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/how-to/deploy.md"
 KILLED_AFTER = 5.0  # seconds beyond the grace that the supervisor leaves its consumers

@@ -9,8 +9,8 @@ from reservation import Component
 from reservation.declaration.table import declarations
 from reservation.entity.cache import EntityCache
 from reservation.handlers.copying import equivalent_copy
-from tests import chance
-from tests.controls import deposit, stored
+from tests.support import chance
+from tests.support.controls import deposit, stored
 
 STREAMS = ["made-1", "made-2", "made-3"]
 

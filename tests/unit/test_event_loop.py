@@ -9,8 +9,8 @@ import pytest
 
 from consumers.runtime.event_loop import CallsCancelledError, EventLoop
 from consumers.runtime.stopping import Stop
-from tests.consuming import until
-from tests.started import PATIENCE
+from tests.support.consuming import until
+from tests.support.started import PATIENCE
 
 
 def test_a_call_that_ignores_its_cancellation_is_cancelled_again():

@@ -8,7 +8,7 @@ from reservation.http import Idempotency
 from reservation.http.identity import RequestId
 from reservation.http.wire.header import idempotency_key
 from reservation.http.wire.problems import Problem
-from tests.http_app import fastapi_app, plain, principal
+from tests.apps.http_app import fastapi_app, plain, principal
 
 
 @pytest.mark.parametrize(

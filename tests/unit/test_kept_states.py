@@ -12,7 +12,7 @@ from reservation.idempotence.state_based.delta import apply, difference
 from reservation.idempotence.state_based.outputs import check_outputs, from_text, to_text
 from reservation.store.writing import batch
 from reservation.store.writing.write import Row
-from tests.controls import deposit, stored
+from tests.support.controls import deposit, stored
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

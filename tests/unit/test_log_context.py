@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 
 from consumers.runtime.observability.log_context import LogContext
-from tests.controls import deposit, stored
+from tests.support.controls import deposit, stored
 
 
 def test_a_context_costs_no_more_than_a_few_calls_of_a_context_variable():

@@ -4,7 +4,7 @@ import pytest
 
 from consumers.runtime.losses import MOST, Losses
 from reservation.errors import DatabaseUnavailableError, HandlerError
-from tests.controls import deposit, stored
+from tests.support.controls import deposit, stored
 
 
 @pytest.mark.parametrize("lost_elsewhere", [False, True], ids=["refused", "lost elsewhere"])

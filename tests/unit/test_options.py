@@ -12,7 +12,7 @@ from cli.spark.reconcile import reconcile
 from reservation.app_path import load_component
 from reservation.errors import AppPathError
 from spark_jobs.snapshot.snapshot import GRACE
-from tests.commands import leaves
+from tests.support.commands import leaves
 
 # Paths
 

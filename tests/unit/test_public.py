@@ -13,8 +13,8 @@ from ruamel.yaml import YAML
 
 import reservation
 from reservation import errors
-from tests.pages import ROOT, blocks
-from tests.servers import DEFAULT_IMAGE
+from tests.support.pages import ROOT, blocks
+from tests.support.servers import DEFAULT_IMAGE
 
 NAMES = {
     "reservation": """

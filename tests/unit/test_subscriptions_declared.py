@@ -12,7 +12,7 @@ from reservation.declaration.table import declarations
 from reservation.errors import DeclarationError, StreamNameError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.strategies import MessageIdInEvents, Processed, StateBased
-from tests.orders import (
+from tests.apps.orders import (
     PAYMENTS,
     Captured,
     Failed,

@@ -13,7 +13,7 @@ from reservation import Component, StoredMessage, Upcast
 from reservation.errors import DeclarationError, DecodeError, UnknownTypeError
 from reservation.messages.upcasting import code_of
 from reservation.testing import NotDeterministicError, check_deterministic, check_upcast
-from tests.controls import TIME
+from tests.support.controls import TIME
 
 # A payment of three shapes: {"cents": 5}, {"amount": 0.05}, {"amount": 0.05, "currency": "EUR"}.
 

@@ -6,7 +6,7 @@ from reservation import Write
 from reservation.errors import StoreError
 from reservation.store.writing import batch
 from reservation.store.writing.batch import WriteBatch
-from tests.controls import COMMANDS, deposit
+from tests.support.controls import COMMANDS, deposit
 
 
 @pytest.mark.parametrize("text", ["d" * 300, "\N{GRINNING FACE}" * 75], ids=["ASCII", "others"])

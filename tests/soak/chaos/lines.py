@@ -11,10 +11,10 @@ from consumers.group.membership import GroupShare
 from consumers.loop import consumer
 from reservation import Component, MessageStore, RetryLater
 from reservation.postgres.connection import connect
-from tests.consuming import running
-from tests.liveness import stuck
-from tests.orders import PAYMENTS, Captured, Order, Paid, capture
-from tests.started import PATIENCE
+from tests.apps.orders import PAYMENTS, Captured, Order, Paid, capture
+from tests.support.consuming import running
+from tests.support.liveness import stuck
+from tests.support.started import PATIENCE
 
 if TYPE_CHECKING:
     from tests.soak.chaos.stores import Stores

@@ -11,8 +11,8 @@ from tests.reference.world import World, send
 from tests.soak.chaos.alone import Alone
 
 if TYPE_CHECKING:
-    from tests.servers import OwnServer
     from tests.soak.chaos.stores import Stores
+    from tests.support.servers import OwnServer
 
 
 class _Crashing(World):

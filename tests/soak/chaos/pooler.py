@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from reservation.errors import StoreError
 from reservation.postgres.connection import connect
-from tests.pgbouncer import PROGRAM, pgbouncer
 from tests.reference.plans import build
 from tests.reference.world import World
 from tests.soak.chaos.alone import Alone
 from tests.soak.chaos.skipping import Skipped
+from tests.support.pgbouncer import PROGRAM, pgbouncer
 
 if TYPE_CHECKING:
     from tests.soak.chaos.stores import Stores

@@ -18,7 +18,6 @@ from psycopg import Connection
 
 from reservation.errors import StoreError
 from reservation.postgres.connection import connect
-from tests.proxy import Cut, Proxy
 from tests.reference.drawing import Seeded, history
 from tests.reference.histories import History, Run, Send, Sent
 from tests.reference.programs import ENDS, RAISED
@@ -26,7 +25,8 @@ from tests.reference.surroundings import SURROUNDINGS
 from tests.reference.world import World, broken, send
 from tests.soak.chaos.app import write_app
 from tests.soak.chaos.skipping import Skipped
-from tests.started import command_line
+from tests.support.proxy import Cut, Proxy
+from tests.support.started import command_line
 
 if TYPE_CHECKING:
     from tests.soak.chaos.stores import Stores

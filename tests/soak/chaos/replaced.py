@@ -10,7 +10,7 @@ from tests.reference.histories import History, Run, Send
 from tests.reference.world import broken, send
 from tests.soak.chaos.alone import Alone
 from tests.soak.chaos.app import write_app
-from tests.started import run_cli
+from tests.support.started import run_cli
 
 
 class Replaced(Alone):

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from consumers.testing.embedded_server import server_folder
 from reservation.admin import install
 from reservation.postgres.connection import connect
-from tests.servers import OwnServer, server
 from tests.soak.chaos.kinds import KINDS
+from tests.support.servers import OwnServer, server
 
 # Runs that share a database, whose tables are emptied between them.
 SHARED_BY = 200

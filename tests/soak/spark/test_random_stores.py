@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from tests.chance import seeds
 from tests.spark.builders import head
 from tests.spark.judging import Judging
+from tests.support.chance import seeds
 
 pytestmark = pytest.mark.timeout(900)  # each store is judged many times
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.started import EXAMPLES
+from tests.support.started import EXAMPLES
 
 APP = "poisoned:account"
 

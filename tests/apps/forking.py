@@ -346,7 +346,7 @@ def orphan(url: str) -> Any:
 
 def waiting(url: str) -> Any:
     """Wait for an outcome before the fork, in it and after it."""
-    from tests.http_app import Deposit, account
+    from tests.apps.http_app import Deposit, account
 
     question = account.question(
         Deposit("d", "1", 1), stream_name="account:command-1", message_id=uuid.UUID(int=1)
@@ -403,7 +403,7 @@ def over_http(url: str) -> Any:
     """Answer requests in forks of a process that has answered some."""
     import httpx
 
-    from tests.http_app import key_headers, starlette_app
+    from tests.apps.http_app import key_headers, starlette_app
 
     app = starlette_app(url)
 

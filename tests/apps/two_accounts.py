@@ -1,10 +1,10 @@
 """Two accounts, one of which has a deposit that cannot be handled, and the consumers of both."""
 
 from bank.invariants import progress
-from tests.bank import READS
-from tests.controls import COMMANDS, deposit, open_
-from tests.poison import APP
-from tests.started import Started
+from tests.apps.bank import READS
+from tests.apps.poison import APP
+from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.started import Started
 
 OTHER = "account:command-456"
 

@@ -1,6 +1,6 @@
 """Orders that follow the payments of another component, as the tests of subscriptions use them.
 
-Started as processes, the app path is ``tests.orders:orders`` with the folder of the repository.
+Started as processes, the app is ``tests.apps.orders:orders`` in the folder of the repository.
 """
 
 import os
@@ -13,8 +13,8 @@ from reservation import Component, Metadata, Write
 from reservation.declaration.records import MessageDeclaration
 from reservation.declaration.table import declarations
 
-ROOT = Path(__file__).parent.parent
-APP = "tests.orders:orders"
+ROOT = Path(__file__).parents[2]
+APP = "tests.apps.orders:orders"
 PAYMENTS = "payment"
 
 

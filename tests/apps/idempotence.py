@@ -9,7 +9,7 @@ from psycopg import Connection
 from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
 from reservation import Component, MessageStore
 from reservation.strategies import MessageIdInEvents, Revisions, StateBased
-from tests.bank import drain
+from tests.apps.bank import drain
 
 PURSE = "purse:command-123"
 

@@ -6,7 +6,7 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.started import PATIENCE, Started
+from tests.support.started import PATIENCE, Started
 
 
 def until(check):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import psycopg
 
 from reservation import Component
-from tests.bank import address, drain
-from tests.commands import invoke_cli
+from tests.apps.bank import address, drain
+from tests.support.commands import invoke_cli
 
 SENT = "till:command-123"
 COMMANDS = "till:command"

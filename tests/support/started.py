@@ -16,7 +16,7 @@ from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.membership import GroupShare
 from consumers.supervisor.supervisor import Assignment, run
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 60.0
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.slow_disk import inherited, slow_disk
-from tests.servers import OwnServer
+from tests.support.servers import OwnServer
 
 
 class SlowServer:

@@ -15,7 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from tests import selling
+from tests.apps import selling
 
 if "TILL_TRACES" in os.environ:
     provider = TracerProvider(resource=Resource.create({"service.instance.id": str(os.getpid())}))

@@ -10,8 +10,8 @@ import consumers
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
-from tests.bank import session
-from tests.started import PATIENCE, matches
+from tests.apps.bank import session
+from tests.support.started import PATIENCE, matches
 
 
 @contextlib.contextmanager

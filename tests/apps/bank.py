@@ -15,7 +15,7 @@ from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore
-from tests.started import PATIENCE
+from tests.support.started import PATIENCE
 
 RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]

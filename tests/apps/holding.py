@@ -23,7 +23,7 @@ from bank.messages import (
     Withdrawn,
 )
 from reservation import Component, Context, Key
-from tests.started import EXAMPLES, Started
+from tests.support.started import EXAMPLES, Started
 
 HELD = "held"
 _FOLDER, _HOW = "HOLDING_FOLDER", "HOLDING_HOW"
@@ -69,7 +69,7 @@ class Holding:
         return kind(
             database_url,
             *arguments,
-            app="tests.holding:account",
+            app="tests.apps.holding:account",
             cwd=EXAMPLES.parent,
             env=self._env,
         )

@@ -16,7 +16,7 @@ import structlog
 from click.testing import CliRunner
 
 from cli.main import main
-from tests.started import EXAMPLES, run_cli
+from tests.support.started import EXAMPLES, run_cli
 
 
 class Terminal(io.BytesIO):
@@ -42,7 +42,7 @@ def invoke_cli(
     cwd: Path = EXAMPLES,
     input: str | io.BytesIO | None = None,  # noqa: A002  as subprocess names it
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with click's runner; `tests.started.run_cli` is for what needs a process.
+    """Run a command with click's runner; `started.run_cli` is for what needs a process.
 
     ``start`` always does, because it sets up logs and signals for the whole of it.
     """

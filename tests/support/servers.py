@@ -12,7 +12,7 @@ from typing import Any, Self
 import psycopg
 
 from consumers.testing.embedded_server import HASTY, embedded_server
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 DEFAULT_IMAGE = "postgres:17"
 

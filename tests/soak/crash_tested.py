@@ -1,9 +1,9 @@
 """Good components of the tests, under the names by which other processes import them."""
 
 from reservation.strategies import MessageIdInEvents, PositionInEvents, Processed, StateBased
-from tests.awaiting import awaiting
-from tests.controls import deposit, open_, withdraw
-from tests.idempotence import copied, key_of, numbered, opened, purse, revised
+from tests.apps.idempotence import copied, key_of, numbered, opened, purse, revised
+from tests.support.awaiting import awaiting
+from tests.support.controls import deposit, open_, withdraw
 
 processed = purse(Processed())
 processed_by_key = purse(Processed(key=key_of))

@@ -16,11 +16,8 @@ from reservation.strategies import (
     Revisions,
     StateBased,
 )
-from tests.awaiting import awaiting
-from tests.bank import new_batch
-from tests.controls import deposit, open_, withdraw
-from tests.explorer import Explorer
-from tests.idempotence import (
+from tests.apps.bank import new_batch
+from tests.apps.idempotence import (
     PURSE,
     copied,
     effects,
@@ -30,7 +27,10 @@ from tests.idempotence import (
     purse,
     revised,
 )
-from tests.liveness import stuck
+from tests.support.awaiting import awaiting
+from tests.support.controls import deposit, open_, withdraw
+from tests.support.explorer import Explorer
+from tests.support.liveness import stuck
 
 # A has no effect, because there is nothing to take yet; after B it would have one.
 A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")

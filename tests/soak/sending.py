@@ -11,7 +11,7 @@ import psycopg
 from bank.traffic import Traffic, in_batches
 from reservation import MessageStore, Write
 from reservation.errors import DatabaseUnavailableError
-from tests.started import PATIENCE
+from tests.support.started import PATIENCE
 
 PAUSE = 0.05  # seconds before the next attempt
 

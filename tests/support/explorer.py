@@ -31,7 +31,7 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from reservation.postgres.exchange.keeping_connection import KeepingConnection
-from tests.idempotence import empty, kept_tables
+from tests.apps.idempotence import empty, kept_tables
 
 PATIENCE = 30.0  # seconds that a consumer may neither stop nor wait for a lock
 _GLANCE = 0.003  # seconds until the server is asked whether a statement waits for a lock

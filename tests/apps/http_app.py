@@ -204,7 +204,7 @@ class Server:
     def __init__(self, make: Callable[..., Any], port: int, **options: Any) -> None:
         self.address = f"http://127.0.0.1:{port}"
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "tests.http_app"])
+        context.set_forkserver_preload(["pytest", "tests.apps.http_app"])
         self._told, tell = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(make, port, tell, options))
         self._process.start()

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from tests.ports import free_port
-from tests.started import PATIENCE
+from tests.support.ports import free_port
+from tests.support.started import PATIENCE
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 

@@ -7,7 +7,7 @@ import psycopg
 
 from reservation import MessageStore
 from reservation.strategies import ClockRevisions, DatabaseRevisions
-from tests.once import pay
+from tests.apps.once import pay
 
 
 def draw_from_the_clock(path: str, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from tests.controls import COMMANDS
+from tests.support.controls import COMMANDS
 
 
 def imitate(connection: Connection[Any]) -> None:
