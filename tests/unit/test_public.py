@@ -1,6 +1,7 @@
 """What is public, and what surrounds the code: workflows, hooks and metadata that say the same."""
 
 import ast
+import fnmatch
 import importlib.metadata
 import inspect
 import re
@@ -154,6 +155,49 @@ def test_only_public_names_have_sections_for_arguments():
     examples = folder / "cli" / "examples"  # which the wheel has there
     private = {path for path in found - public if not path.is_relative_to(examples)}
     assert {str(path.relative_to(folder)) for path in private} == set()
+
+
+PLUGIN = "cli.pytest_plugin."  # which pytest imports by this name
+
+
+def private_names(source: str, private: set[str]) -> Iterator[str]:
+    """Give the texts of a module that name something private, as a patch of it does."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"\w+(\.\w+)+", str(node.value)):
+            name = f"{node.value}."
+            if any(name.startswith(f"{module}.") for module in private) and name != PLUGIN:
+                yield node.value
+
+
+def test_tests_patch_nothing_private():
+    """The linter refuses imports of what is private; this its names, with the same exceptions."""
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    private = set(lint["flake8-tidy-imports"]["banned-api"])
+    excepted = [
+        re.compile(fnmatch.translate(one))
+        for pattern, rules in lint["per-file-ignores"].items()
+        if "TID251" in rules and not pattern.startswith("!")
+        for one in expanded(pattern)
+    ]
+    found = {
+        (str(path), name)
+        for path in (path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
+        if not any(one.match(str(path)) for one in excepted)
+        for name in private_names((ROOT / path).read_text(), private)
+    }
+    assert found == set()
+
+
+def expanded(pattern: str) -> list[str]:
+    """Return the patterns that one with alternatives in braces stands for."""
+    head, brace, rest = pattern.partition("{")
+    inside, _, tail = rest.partition("}")
+    return [head + one + tail for one in inside.split(",")] if brace else [pattern]
+
+
+def test_a_text_with_a_private_name_is_found():
+    source = 'patch("consumers.loop.schedule.PAUSE", 0); patch("sys.stdin", 0)'
+    assert [*private_names(source, {"consumers.loop"})] == ["consumers.loop.schedule.PAUSE"]
 
 
 # What surrounds the code
