@@ -4,15 +4,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
-from psycopg import Connection, connect, conninfo
+from psycopg import Connection, connect
 
-from consumers.testing.embedded_server import server_folder
 from reservation import MessageStore
 from spark_jobs.common.errors import SparkUnavailableError
 from spark_jobs.session.java import require_java
@@ -90,13 +88,6 @@ def _logs_not_configured() -> Iterator[None]:
     """Leave structlog to the next test as a program finds it."""
     yield
     structlog.reset_defaults()
-
-
-@pytest.fixture(name="server_folder")
-def _server_folder() -> Iterator[Path]:
-    """Give a folder for the data of servers of a test's own."""
-    with server_folder() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -177,14 +168,3 @@ def connection(database_url: str) -> Iterator[Connection[Any]]:
 def store(connection: Connection[Any]) -> MessageStore:
     """Give a client of the test's store."""
     return MessageStore(connection)
-
-
-@pytest.fixture
-def peer(database_url: str) -> Iterator[Any]:
-    """Give message-db-py, a client that is not ours, on the test's database."""
-    from message_db.client import MessageDB
-
-    address = conninfo.make_conninfo(database_url, options="-csearch_path=message_store")
-    client = MessageDB.from_url(address, max_connections=2)
-    yield client
-    client.connection_pool.closeall()
