@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import structlog
+from psycopg import Connection
 
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members
@@ -109,7 +110,10 @@ def run(
         Crashed: something other than a handler raised an unexpected exception.
     """
     keep_text = _check_errors(errors) == "full"
-    _check(component, database_url, batch_size, batch_bytes)
+    _check(component, batch_size, batch_bytes)
+    with connect(database_url, autocommit=True) as connection:
+        check_preconditions(connection)
+        _check_store(connection, component)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
         running = _Threads(stopping)
@@ -173,10 +177,11 @@ def drain(
         Crashed: something other than a handler raised an unexpected exception.
     """
     keep_text = _check_errors(errors) == "full"
-    _check(component, database_url, batch_size, batch_bytes)
+    _check(component, batch_size, batch_bytes)
     counting = Counting()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
+        _check_store(session.connection, component)
         left = categories(component)
         while left:
             for category in left:
@@ -249,17 +254,19 @@ def _check_errors(errors: Errors) -> Errors:
     return errors
 
 
-def _check(component: Component, database_url: str, batch_size: int, batch_bytes: int) -> None:
-    """Refuse what ``reservation start`` refuses."""
+def _check(component: Component, batch_size: int, batch_bytes: int) -> None:
+    """Refuse what ``reservation start`` refuses before it connects."""
     component.check()
     check_batch_size(batch_size)
     check_batch_bytes(batch_bytes)
-    with connect(database_url, autocommit=True) as connection:
-        check_preconditions(connection)
-        check_names(connection, component)
-        check_event_types(connection, component)
-        checked_sizes(connection, component, categories(component), GroupShare())
-        check_members(connection, component.name, ProcessDeclaration.of(component))
+
+
+def _check_store(connection: Connection[Any], component: Component) -> None:
+    """Refuse a store that ``reservation start`` refuses."""
+    check_names(connection, component)
+    check_event_types(connection, component)
+    checked_sizes(connection, component, categories(component), GroupShare())
+    check_members(connection, component.name, ProcessDeclaration.of(component))
 
 
 def _log(component: Component, category: str) -> Log:
