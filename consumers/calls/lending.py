@@ -17,6 +17,7 @@ _ATTRIBUTES = (
     "server_cursor_factory",
     "prepare_threshold",
     "prepared_max",
+    "_num_transactions",  # a handler may leave blocks open, which end with its savepoint
 )
 _LISTS = ("_notice_handlers", "_notify_handlers")
 

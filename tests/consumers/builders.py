@@ -171,6 +171,16 @@ def statements(monkeypatch, work):
 
 
 @contextlib.contextmanager
+def case(name):
+    """Name the case that fails, of a table whose cases share a store."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"The case is {name}.")
+        raise
+
+
+@contextlib.contextmanager
 def sigint_taken_over():
     """Take SIGINT over as a consumer's process does: a KeyboardInterrupt is then the code's."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

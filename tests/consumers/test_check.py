@@ -135,25 +135,28 @@ def test_a_check_changes_nothing(connection, store, cli):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("stream", "way_out"),
-    [
-        (COMMANDS, "declare a handler"),
-        (f"{RESERVED}-123+k", "declare a handler with key="),
-        ("account-123", "declare a projector"),
-    ],
-)
-def test_a_type_that_nobody_declared_is_found(connection, store, cli, checked, stream, way_out):
+def test_a_type_that_nobody_declared_is_found(connection, store, cli, checked):
     """In each kind of category; what is ignored is not."""
+    ways_out = {
+        COMMANDS: "declare a handler,",
+        f"{RESERVED}-123+k": "declare a handler with key=",
+        "account-123": "declare a projector",
+    }
     store.write(open_(), COMMANDS)
-    for _ in range(3):
-        insert(connection, stream, "MoneyDeposited")
+    for stream in ways_out:
+        for _ in range(3):
+            insert(connection, stream, "MoneyDeposited")
     report = checked()
-    category = stream.partition("-")[0]
-    assert findings(report) == [("unknown-type", category, "MoneyDeposited", 3)]
-    said = text(report, "unknown-type")
-    assert f"not declared; {way_out}, or a former name with account.message(…, was='Money" in said
-    assert "1 finding to be looked at first" in cli().stdout
+    found = {one["category"]: one for one in report["findings"]}
+    assert len(found) == len(report["findings"]) == 3
+    for stream, way_out in ways_out.items():
+        one = found[stream.partition("-")[0]]
+        assert (one["kind"], one["name"], one["count"]) == ("unknown-type", "MoneyDeposited", 3)
+        former = "or a former name with account.message(…, was='Money"
+        assert "not declared" in one["text"]
+        assert one["action"].startswith(way_out)
+        assert former in one["action"]
+    assert "3 findings to be looked at first" in cli().stdout
     ignoring = bank()
     ignoring.ignore("MoneyDeposited")
     assert findings(checked(ignoring)) == []

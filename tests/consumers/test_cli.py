@@ -21,9 +21,9 @@ def invoke(*arguments, **env):
 
 
 @pytest.fixture
-def version(empty_database_url):
+def version(database_url):
     """Give the version of the schema that is installed today."""
-    done = invoke("store", "install", "--json", "--database-url", empty_database_url)
+    done = invoke("store", "install", "--json", "--database-url", database_url)
     return json.loads(done.output)["reservation"]["version"]
 
 

@@ -11,7 +11,7 @@ from psycopg.types.json import Jsonb
 
 from reservation import Component, Key
 from tests.apps.bank import drain
-from tests.consumers.builders import stored_letter, stored_letters, write_raw
+from tests.consumers.builders import stored_letters, write_raw
 
 COMMANDS = "mixed:command"
 RESERVED = "mixedTransaction"
@@ -147,25 +147,24 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "data", "reason", "problem"), BAD)
-def test_one_bad_message_is_a_dead_letter_and_the_others_of_its_batch_are_handled(
-    connection, store, mixed, type_, data, reason, problem
+def test_a_bad_message_is_a_dead_letter_and_the_others_of_its_batch_are_handled(
+    connection, store, mixed
 ):
     """The letter names the message and the problem; each of the others is handled once."""
-    good = [
-        ("ByField", {"id": "1", "key": "a"}),
-        ("Start", {"id": "2"}),
-        ("ByFunction", {"id": "1", "key": "b"}),
-    ]
-    send(connection, *good, (type_, data))
-    write_raw(connection, f"{COMMANDS}-3", "ByField", Jsonb({"id": "3", "key": "z"}))
+    for n, (type_, data, *_) in enumerate(BAD):
+        good = ("ByField", "a", "1"), ("Start", "", f"start{n}"), ("ByFunction", "b", "1")
+        send(connection, *((name, {"id": to, "key": f"{key}{n}"}) for name, key, to in good))
+        if isinstance(data, dict) and data["id"] == "1":
+            data = data | {"id": f"bad{n}"}  # so that no other message waits behind it
+        write_raw(connection, f"{COMMANDS}-bad{n}", type_, data)
     counts = drain(connection, mixed).counts
-    assert counts == {"reserved": 3, "handled": 4, "dead": 1}
-    dead = stored_letter(connection)
-    assert dead.reason == reason
-    assert f"{type_} at {COMMANDS}-1, global position 4" in dead.error
-    assert re.search(problem, dead.error)
-    assert keys(store) == ["a", "b", "z"]
+    assert counts == {"reserved": 2 * len(BAD), "handled": 3 * len(BAD), "dead": len(BAD)}
+    dead = stored_letters(connection)
+    for n, (letter, (type_, _, reason, problem)) in enumerate(zip(dead, BAD, strict=True)):
+        assert letter.reason == reason, problem
+        assert f"{type_} at {COMMANDS}-bad{n}, global position {4 * n + 4}" in letter.error
+        assert re.search(problem, letter.error)
+    assert keys(store) == [f"{key}{n}" for n in range(len(BAD)) for key in "ab"]
 
 
 def test_the_longest_key_that_the_store_takes_is_reserved(connection, store, mixed):

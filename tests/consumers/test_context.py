@@ -98,6 +98,18 @@ def stored(**values):
     return StoredMessage(**{**given, **values})
 
 
+def send_each(store, cases):
+    """Send a deposit for each case, named by its number, to an entity of its own."""
+    for n in range(len(cases)):
+        store.write(deposit(f"{n}", account=f"{n}"), f"shop:command-{n}")
+
+
+def check_errors(connection, expected):
+    """Compare the dead letters with the errors that are expected, in order."""
+    for letter, error in zip(stored_letters(connection), expected, strict=True):
+        assert re.search(error, letter.error), letter
+
+
 def notes(store, name):
     """Return the numbers of the notes in a stream."""
     return [message.decode(Noted).n for message in store.read_stream(name)]
@@ -348,23 +360,26 @@ def test_a_reply_is_written_to_the_reply_stream_and_names_none(connection, store
     assert reply.metadata.causation_message_global_position == 1
 
 
-@pytest.mark.parametrize(
-    ("metadata", "problem"),
-    [
-        (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
-        ({"replyStreamName": 3}, "nowhere to reply to"),
-        ({"replyStreamName": "till"}, "global position 1 cannot write: 'till' names no stream"),
-        ({"replyStreamName": "audit-1"}, "global position 1 may not reply to audit-1"),
-        ({"replyStreamName": "till:command-1"}, "may not reply to till:command-1"),
-        ({"replyStreamName": "shop-9"}, "may not reply to shop-9"),
-    ],
-)
-def test_a_reply_needs_a_stream(connection, store, metadata, problem):
+NO_REPLY = [
+    (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
+    ({"replyStreamName": 3}, "nowhere to reply to"),
+    ({"replyStreamName": "till"}, "global position 3 cannot write: 'till' names no stream"),
+    ({"replyStreamName": "audit-1"}, "global position 4 may not reply to audit-1"),
+    ({"replyStreamName": "till:command-1"}, "may not reply to till:command-1"),
+    ({"replyStreamName": "shop-9"}, "may not reply to shop-9"),
+]
+
+
+def test_a_reply_needs_a_stream(connection, store):
     """A reply is refused where the sender named no stream, or one that is not for replies."""
-    store.write(deposit(), SENT)
-    connection.execute("UPDATE message_store.messages SET metadata = %s", [Jsonb(metadata)])
+    send_each(store, NO_REPLY)
+    for n, (metadata, _) in enumerate(NO_REPLY):
+        connection.execute(
+            "UPDATE message_store.messages SET metadata = %s WHERE stream_name = %s",
+            [Jsonb(metadata), f"shop:command-{n}"],
+        )
     drain(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
-    assert re.search(problem, stored_letter(connection).error)
+    check_errors(connection, [problem for _, problem in NO_REPLY])
 
 
 # The connection
@@ -416,22 +431,28 @@ def swallow(context):
         context.connection.execute("SELECT 1/0")
 
 
-@pytest.mark.parametrize(
-    ("act", "problem"),
-    [
-        (swallow, "went on after a statement that failed.*with context.connection.transaction"),
-        (lambda context: context.connection.execute("COMMIT"), "raised ProgrammingError in"),
-        (lambda context: context.connection.execute("SELECT 1/0"), "raised DivisionByZero in"),
-        (lambda context: context.connection.commit(), "raised ProgrammingError in"),
-    ],
-)
-def test_a_handler_that_spoils_the_transaction_is_named(connection, store, act, problem):
+SPOILING = [
+    (swallow, "went on after a statement that failed.*with context.connection.transaction"),
+    (lambda context: context.connection.execute("COMMIT"), "raised ProgrammingError in"),
+    (lambda context: context.connection.execute("SELECT 1/0"), "raised DivisionByZero in"),
+    (lambda context: context.connection.commit(), "raised ProgrammingError in"),
+]
+
+
+def test_a_handler_that_spoils_the_transaction_is_named(connection, store):
     """A handler that ends or spoils the transaction is named, with what to do instead."""
-    store.write(deposit(), SENT)
-    assert drain(connection, shop(noting(act))).counts == {"dead": 1}
-    error = stored_letter(connection).error
-    assert re.search(f"Deposit at {SENT}, global position 1 .*{problem}", error), error
-    assert store.stream_version("shop-123") == NO_STREAM
+    send_each(store, SPOILING)
+
+    def handle(command, entity, context):
+        SPOILING[int(command.deposit_id)][0](context)
+        return Noted(command.account_id)
+
+    assert drain(connection, shop(handle)).counts == {"dead": len(SPOILING)}
+    named = (f"Deposit at shop:command-{n}, global position {n + 1} " for n in range(len(SPOILING)))
+    check_errors(
+        connection, [f"{one}.*{problem}" for one, (_, problem) in zip(named, SPOILING, strict=True)]
+    )
+    assert list(store.read_category("shop")) == []
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -469,32 +490,29 @@ def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
     assert "raised AdminShutdown in" in stored_letter(connection).error
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        psycopg.errors.SerializationFailure,
-        psycopg.errors.DiskFull,
-        psycopg.errors.InsufficientPrivilege,
-        psycopg.errors.ReadOnlySqlTransaction,
-        SerializationError,
-        DatabaseUnavailableError,
-        KeyError,
-        SystemExit,
-        GeneratorExit,
-    ],
-)
-def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(
-    connection, store, kind
-):
+RAISED = [
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DiskFull,
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.ReadOnlySqlTransaction,
+    SerializationError,
+    DatabaseUnavailableError,
+    KeyError,
+    SystemExit,
+    GeneratorExit,
+]
+
+
+def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(connection, store):
     """While the batch's connection is sound, any exception is a failure of the handler."""
-    store.write(deposit(), SENT)
+    send_each(store, RAISED)
 
     def handle(command, entity, context):
-        raise kind("secret")
+        raise RAISED[int(command.deposit_id)]("secret")
 
-    assert drain(connection, shop(handle)).counts == {"dead": 1}
-    assert re.search(rf"raised {kind.__name__} in \S*handle ", stored_letter(connection).error)
-    assert "secret" not in stored_letter(connection).error
+    assert drain(connection, shop(handle)).counts == {"dead": len(RAISED)}
+    check_errors(connection, [rf"raised {kind.__name__} in \S*handle " for kind in RAISED])
+    assert "secret" not in str(stored_letters(connection))
 
 
 @pytest.mark.parametrize("is_pythons", [True, False])

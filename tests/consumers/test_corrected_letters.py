@@ -32,9 +32,14 @@ def letters(connection):
     }
 
 
+def open_letters(connection):
+    """Return the global positions of the open letters, in order."""
+    return [at for at, (state, _) in letters(connection).items() if state in ("dead", "retry")]
+
+
 def letter(connection):
     """Return the global position of the only open letter."""
-    (one,) = [at for at, (state, _) in letters(connection).items() if state in ("dead", "retry")]
+    (one,) = open_letters(connection)
     return one
 
 
@@ -157,9 +162,9 @@ def test_of_two_operators_at_once_one_waits_for_the_other(connection, database_u
     assert given(connection, dead) == (GOOD, [("correct", "20"), ("correct", "30")])
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
+def test_data_that_cannot_be_taken_is_refused(connection, dead):
+    """The refusal is one line without anything of the data, and nothing has changed."""
+    for data, problem in [
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
         (b"\xff", "is not UTF-8"),
@@ -170,13 +175,10 @@ def test_of_two_operators_at_once_one_waits_for_the_other(connection, database_u
         ),
         (GOOD | {"depositId": "much"}, "in depositId"),
         ("{}", "in accountId, depositId, which make its key and its"),
-    ],
-)
-def test_data_that_cannot_be_taken_is_refused(connection, dead, data, problem):
-    """The refusal is one line without anything of the data, and nothing has changed."""
-    refused = mend(connection, data, status=2)
-    assert problem in refused
-    assert (refused.count("\n"), "much" in refused) == (1, False)
+    ]:
+        refused = mend(connection, data, status=2)
+        assert problem in refused
+        assert (refused.count("\n"), "much" in refused) == (1, False), problem
     assert letters(connection) == {dead: ("dead", "undecodable")}
     assert given(connection, dead) == (None, [])
 
@@ -309,11 +311,6 @@ def paid(store, till="1"):
     return amounts(store, f"till-{till}", "Paid")
 
 
-UNDECODABLE_OR_REFUSED = pytest.mark.parametrize(
-    "amount", ["much", -1], ids=["undecodable", "refused by its handler"]
-)
-
-
 def test_a_retry_without_data_keeps_the_data(connection, till):
     """Also of a letter that failed again with it."""
     at = till.send_and_drain(-1)
@@ -325,27 +322,33 @@ def test_a_retry_without_data_keeps_the_data(connection, till):
     assert till.calls == [-1, -1, -2, -2]
 
 
-@pytest.mark.parametrize("amount", ["much", 2000], ids=["undecodable", "refused by its class"])
-def test_a_command_that_was_never_reserved_is_reserved_as_it_was_corrected(
-    connection, store, till, amount
-):
+def test_a_command_that_was_never_reserved_is_reserved_as_it_was_corrected(connection, store, till):
     """The copy has the corrected content, and reissues of either content are duplicates."""
-    at = till.send_and_drain(amount)
-    assert letters(connection) == {at: ("dead", "undecodable")}
-    again = till.send_and_drain(amount)
-    assert letters(connection)[again][0] == "parked"
-    till.mend_and_drain(data_of(7), at)
-    till.send(amount)
-    till.send(7)
+    amounts_of = {"undecodable": "much", "refused-by-its-class": 2000}
+
+    def send_all():
+        return {to: till.send(amount, till=to) for to, amount in amounts_of.items()}
+
+    sent = send_all()
     till.drain()
-    assert (paid(store), till.calls) == ([7], [7])
+    assert letters(connection) == dict.fromkeys(sent.values(), ("dead", "undecodable"))
+    again = send_all()
+    till.drain()
+    assert [letters(connection)[at][0] for at in again.values()] == ["parked", "parked"]
+    for to, at in sent.items():
+        mend(connection, data_of(7, till=to), at)
+        till.send(7, till=to)
+    send_all()
+    till.drain()
+    assert {to: paid(store, to) for to in sent} == {to: [7] for to in sent}
+    assert till.calls == [7, 7]
     assert {state for state, _ in letters(connection).values()} == {"handled"}
-    (copy,) = [
-        message
+    copies = {
+        message.metadata.causation_message_global_position: message
         for message in store.read_category("tillPayment")
-        if message.metadata.causation_message_global_position == at
-    ]
-    assert (json.loads(copy.data)["amount"], copy.position) == (7, 0)
+    }
+    for to, at in sent.items():
+        assert (json.loads(copies[at].data)["amount"], copies[at].position) == (7, 0), to
 
 
 def test_a_reissue_that_cannot_be_decoded_is_a_duplicate_once_the_letter_is_handled(
@@ -408,35 +411,45 @@ def test_both_a_command_and_its_copy_can_be_corrected(connection, store, till):
     assert ("dead", "conflict") in letters(connection).values()
 
 
-@pytest.mark.parametrize("type_", ["Setup", "Ask"])
-@UNDECODABLE_OR_REFUSED
-def test_a_command_that_is_handled_directly_can_be_corrected(
-    connection, store, till, type_, amount
-):
+def test_a_command_that_is_handled_directly_can_be_corrected(connection, store, till):
     """Initiating commands, and those of other strategies, take effect once too."""
-    at = till.send_and_drain(amount, type_)
-    assert letters(connection)[at][0] == "dead"
-    till.mend_and_drain(data_of(7, type_))
-    if type_ == "Setup" or amount == -1:
-        till.send(amount, type_)
-    till.send_and_drain(7, type_)
-    assert paid(store) == [7]
+    cases = {
+        f"{type_}-{amount}": (type_, amount)
+        for type_ in ("Setup", "Ask")
+        for amount in ("much", -1)
+    }
+    named = {to: {"till": to, "key": to} for to in cases}
+    sent = {to: till.send(amount, type_, **named[to]) for to, (type_, amount) in cases.items()}
+    till.drain()
+    assert {letters(connection)[at][0] for at in sent.values()} == {"dead"}
+    for to, (type_, _) in cases.items():
+        mend(connection, data_of(7, type_, **named[to]), sent[to])
+    till.drain()
+    for to, (type_, amount) in cases.items():
+        if type_ == "Setup" or amount == -1:
+            till.send(amount, type_, **named[to])
+        till.send(7, type_, **named[to])
+    till.drain()
+    assert {to: paid(store, to) for to in cases} == {to: [7] for to in cases}
     assert {state for state, _ in letters(connection).values()} == {"handled"}
 
 
-@UNDECODABLE_OR_REFUSED
-def test_a_message_that_is_read_again_is_handled_as_it_was_corrected(
-    connection, store, till, amount
-):
+def test_a_message_that_is_read_again_is_handled_as_it_was_corrected(connection, store, till):
     """After a position was set back, the original is never handled again."""
-    till.send_and_drain(amount)
-    till.mend_and_drain(data_of(7))
+    cases = {"undecodable": "much", "refused-by-its-handler": -1}
+    for to, amount in cases.items():
+        till.send(amount, till=to, key=to)
+    till.drain()
+    for to, at in zip(cases, open_letters(connection), strict=True):
+        mend(connection, data_of(7, till=to, key=to), at)
+    till.drain()
     before = letters(connection)
     till.calls.clear()
     read_again(connection)
     till.drain()
     assert -1 not in till.calls
-    assert (paid(store), letters(connection)) == ([7], before)
+    assert {to: paid(store, to) for to in cases} == {to: [7] for to in cases}
+    assert letters(connection) == before
 
 
 @pytest.mark.parametrize(
@@ -516,22 +529,22 @@ def test_a_correction_waits_for_a_message_that_is_read_again(connection, till):
 # Keys
 
 
-@pytest.mark.parametrize(
-    ("former", "problem"),
-    [
-        ({"paymentId": "p2"}, "in paymentId"),
-        ({"tillId": "2"}, "in tillId"),
-        ({"paymentId": None}, None),
-    ],
-)
-def test_of_a_command_that_cannot_be_decoded_the_fields_of_its_key_are_compared(
-    connection, till, former, problem
-):
+def test_of_a_command_that_cannot_be_decoded_the_fields_of_its_key_are_compared(connection, till):
     """The data says what those fields say; what the command lacks it can be given."""
-    write_raw(connection, "till:command-1", "Pay", data_of("much") | former)
+    cases = [
+        ({"paymentId": "another"}, "in paymentId"),
+        ({"tillId": "another"}, "in tillId"),
+        ({"paymentId": None}, None),
+    ]
+    names = [{"key": f"p{n}", "till": f"{n}"} for n in range(len(cases))]
+    sent = [
+        write_raw(connection, f"till:command-{n}", "Pay", data_of("much", **names[n]) | former)
+        for n, (former, _) in enumerate(cases)
+    ]
     till.drain()
-    said = mend(connection, data_of(7), status=2 if problem else 0)
-    assert (problem or "To be retried") in said
+    for at, named, (_, problem) in zip(sent, names, cases, strict=True):
+        said = mend(connection, data_of(7, **named), at, status=2 if problem else 0)
+        assert (problem or "To be retried") in said
 
 
 @dataclass(frozen=True)
@@ -576,21 +589,31 @@ def test_a_message_without_a_key_is_not_taken_for_another_one_without_it(connect
     assert paid(store) == [7, 7]
 
 
-@pytest.mark.parametrize("type_", ["Pay", "Ask"])
-def test_the_consumer_compares_a_key_that_a_function_makes(connection, store, type_):
+def test_the_consumer_compares_a_key_that_a_function_makes(connection, store):
     """The server cannot; with another key the letter is dead again, and has no effect."""
     till = Till(
         connection,
         pay=Key(lambda c: c.payment_id, into="tillPayment"),
         ask=Processed(key=lambda c: c.payment_id),
     )
-    till.send_and_drain(-1, type_)
-    at = letter(connection)
+    types = ("Pay", "Ask")
+    for type_ in types:
+        till.send(-1, type_, till=type_)
+    till.drain()
+    dead = {
+        row["global_position"]: row["entity"].removeprefix("till-")
+        for row in letter_rows(connection)
+    }
     for wrong in ({"key": "p2"}, {"till": "2"}):
-        till.mend_and_drain(data_of(7, **wrong), at)
-        assert (letters(connection)[at], paid(store)) == (("dead", "key"), [])
-    till.mend_and_drain(data_of(7), at)
-    assert paid(store) == [7]
+        for at, type_ in dead.items():
+            mend(connection, data_of(7, type_, **{"till": type_} | wrong), at)
+        till.drain()
+        assert {at: letters(connection)[at] for at in dead} == dict.fromkeys(dead, ("dead", "key"))
+        assert list(store.read_category("till")) == []
+    for at, type_ in dead.items():
+        mend(connection, data_of(7, type_, till=type_), at)
+    till.drain()
+    assert {type_: paid(store, type_) for type_ in types} == {"Pay": [7], "Ask": [7]}
 
 
 def test_what_the_code_of_a_key_raises_is_reported_without_its_values(connection, till):
@@ -617,13 +640,13 @@ class Killed(BaseException):
     """Stands for the end of a process."""
 
 
-def killed_everywhere(monkeypatch, work):
-    """Do some work, killed at its first exchange with the server, then at its second and so on.
+def killed_everywhere(monkeypatch, work, step=1):
+    """Do some work, killed at its first exchange with the server, then `step` later and so on.
 
     Yield after each time; the last is when it has come to its end.
     """
     wait = psycopg.Connection.wait
-    for most in itertools.count():
+    for most in itertools.count(step=step):
         left = iter(range(most))
 
         def counted(self, *arguments, left=left, **options):
@@ -663,13 +686,18 @@ def test_a_correction_is_written_as_a_whole_wherever_its_process_ends(
 def test_a_consumer_that_dies_while_it_handles_a_correction_takes_effect_once(
     connection, store, monkeypatch
 ):
-    """Whichever exchange with the server was its last."""
+    """Whichever of some exchanges with the server was its last."""
+    dies_everywhere(connection, store, monkeypatch, step=5)
+
+
+def dies_everywhere(connection, store, monkeypatch, step):
+    """Correct a command, and kill the consumer that handles it, at every so many exchanges."""
     till = Till(connection, attempts=1000)
     till.send_and_drain("much", "Ask")
     mend(connection, data_of(7, "Ask"))
     times, url = 0, address(connection)
     work = partial(consumers.drain, till.component, url)
-    for times in killed_everywhere(monkeypatch, work):  # noqa: B007
+    for times in killed_everywhere(monkeypatch, work, step):  # noqa: B007
         assert paid(store) in ([], [7])
     assert times > 10
     till.drain()
@@ -698,19 +726,16 @@ def test_the_command_takes_data_from_a_file_and_shows_it_on_request(connection, 
     assert "corrected data" in dead_letters(connection, "show", str(dead), "--data")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
+@pytest.mark.usefixtures("dead")
+def test_the_command_refuses(connection):
+    """Data is for one letter, with a reason."""
+    for arguments, problem in [
         (["4", "--data", "-"], "Give --reason"),
         (["4", "5", "--data", "-", "--reason", "r"], "--data goes with one global position"),
         (["--all", "--data", "-", "--reason", "r"], "--data goes with one global position"),
         (["4", "--dry-run", "--data", "-", "--reason", "r"], "without --dry-run"),
-    ],
-)
-@pytest.mark.usefixtures("dead")
-def test_the_command_refuses(connection, arguments, problem):
-    """Data is for one letter, with a reason."""
-    assert problem in dead_letters(connection, "retry", *arguments, data="?", status=2)
+    ]:
+        assert problem in dead_letters(connection, "retry", *arguments, data="?", status=2)
 
 
 def test_the_guide_does_what_it_says(connection, store, database_url, tmp_path, monkeypatch):

@@ -292,25 +292,24 @@ def test_what_a_cut_connection_rolled_back_is_tried_in_smaller_sets(till, databa
     assert not retried or set(till.states().values()) == {"handled"}
 
 
-@pytest.mark.parametrize(
-    ("stream", "type_", "data", "reason"),
-    [
-        (TILLS, "Pay", None, "undecodable"),
-        (TILLS, "Pay", {"payId": "1x", "tillId": "1", "amount": "a lot"}, "undecodable"),
-        (TILLS, "Rename", {}, "unknown_type"),
-        (TILLS, "Pay", {"payId": "1x", "tillId": "", "amount": 1}, "key"),
-    ],
-)
-def test_a_message_that_can_never_be_handled_is_dead_at_once(
-    connection, till, stream, type_, data, reason
-):
+def test_a_message_that_can_never_be_handled_is_dead_at_once(connection, till):
     """Its batch is neither split nor rolled back, and only its entity waits."""
-    till.send("1a")
-    write_raw(connection, f"{stream}-1", type_, data)
-    till.send("2a", "1b")
-    assert till.drain() == {"handled": 2, "dead": 1, "parked": 1}
-    assert reasons(connection) == [("dead", reason, 1), ("parked", "parked", 0)]
-    assert till.calls == till.paid() == ["1a", "2a"]
+    bad = [
+        ("Pay", None, "undecodable"),
+        ("Pay", {"payId": "x", "tillId": "1", "amount": "a lot"}, "undecodable"),
+        ("Rename", {}, "unknown_type"),
+        ("Pay", {"payId": "x", "tillId": "", "amount": 1}, "key"),
+    ]
+    for n, (type_, data, _) in enumerate(bad):
+        till.send(f"{n}a")
+        write_raw(connection, f"{TILLS}-{n}", type_, data)
+        till.send(f"{n}b")
+    till.send("9a")
+    assert till.drain() == {"handled": 5, "dead": 4, "parked": 4}
+    found = reasons(connection)
+    assert found[::2] == [("dead", reason, 1) for *_, reason in bad]
+    assert found[1::2] == [("parked", "parked", 0)] * 4
+    assert till.calls == till.paid() == ["0a", "1a", "2a", "3a", "9a"]
 
 
 def test_a_retry_tries_as_often_as_before(connection):

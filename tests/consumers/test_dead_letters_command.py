@@ -8,7 +8,7 @@ import pytest
 
 from cli.main import main
 from tests.apps.bank import address
-from tests.consumers.builders import TILLS, dead_letters, decide, write_raw
+from tests.consumers.builders import TILLS, case, dead_letters, decide, write_raw
 
 OLD = timedelta(days=30)
 
@@ -107,9 +107,11 @@ def test_a_position_with_letters_of_two_consumers_is_ambiguous(connection):
     assert states == [("other", "retry"), ("till", "dead")]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
+def test_what_cannot_be_done_is_refused(connection):
+    """A refusal says what is wrong, and nothing is changed."""
+    plant(connection, 1)
+    plant_parked(connection, 2)
+    for arguments, why in [
         (["retry", "2"], "parked behind global position 1"),
         (["retry", "7"], "no dead letter at global position 7"),
         (["retry"], "Give global positions"),
@@ -120,14 +122,10 @@ def test_a_position_with_letters_of_two_consumers_is_ambiguous(connection):
         (["discard", "1", "--type", "Odd"], "not both"),
         (["discard", "--all", "--yes"], "Give --reason"),
         (["discard", "--all", "--reason", "old"], "global position 1"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(connection, arguments, why):
-    """A refusal says what is wrong, and nothing is changed."""
-    plant(connection, 1)
-    plant_parked(connection, 2)
-    assert why in dead_letters(connection, *arguments, status=2)
-    assert (in_state(connection, "dead"), in_state(connection, "parked")) == ([1], [2])
+    ]:
+        assert why in dead_letters(connection, *arguments, status=2)
+        states = (in_state(connection, "dead"), in_state(connection, "parked"))
+        assert states == ([1], [2]), arguments
 
 
 def test_a_retry_prints_what_happens_next(connection):
@@ -223,23 +221,32 @@ def plant_many(connection):
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "retried", "discarded"),
-    [
-        (["--type", "Charge"], [1, 3], [1, 3, 5]),
-        (["--digest", "aa"], [1, 4], [1, 4]),
-        (["--older-than", "7d"], [3, 4], [3, 4]),
-        (["--category", "till"], [6], [6]),
-        (["--consumer", "till"], [1, 3, 4, 6], [1, 3, 4, 5, 6]),
-        (["--entity", "till-1"], [1], [1]),
-        (["--type", "Ping", "--older-than", "7d", "--category", TILLS], [4], [4]),
-        (["--all"], [1, 3, 4, 6], [1, 3, 4, 5, 6]),
-        (["--type", "Other"], [], []),
-    ],
-)
-def test_letters_are_decided_on_by_what_they_have_in_common(connection, given, retried, discarded):
+CHOICES = [
+    (["--type", "Charge"], [1, 3], [1, 3, 5]),
+    (["--digest", "aa"], [1, 4], [1, 4]),
+    (["--older-than", "7d"], [3, 4], [3, 4]),
+    (["--category", "till"], [6], [6]),
+    (["--consumer", "till"], [1, 3, 4, 6], [1, 3, 4, 5, 6]),
+    (["--entity", "till-1"], [1], [1]),
+    (["--type", "Ping", "--older-than", "7d", "--category", TILLS], [4], [4]),
+    (["--all"], [1, 3, 4, 6], [1, 3, 4, 5, 6]),
+    (["--type", "Other"], [], []),
+]
+
+
+def test_letters_are_decided_on_by_what_they_have_in_common(connection):
     """All options must match; a retry leaves conflicts out, and neither takes what is parked."""
-    plant_many(connection)
+    tables = "reservation.dead_letters", "reservation.letter_decisions"
+    for given, retried, discarded in CHOICES:
+        for table in tables:
+            connection.execute(f"DELETE FROM {table}".encode())
+        plant_many(connection)
+        with case(given):
+            check_choice(connection, given, retried, discarded)
+
+
+def check_choice(connection, given, retried, discarded):
+    """Retry and discard what some options choose, each first without doing it."""
     for action, chosen in [("retry", retried), ("discard", discarded)]:
         dry = decide(connection, action, *given, "--dry-run")
         assert (dry["chosen"], positions(dry["deadLetters"])) == (len(chosen), chosen)

@@ -33,7 +33,7 @@ class Deadly(Till):
     def __init__(self, connection):
         super().__init__(connection)
         self.deadly = set()
-        self.component = Component("till", entity=Total, id="till_id", attempts=3)
+        self.component = Component("till", entity=Total, id="till_id", attempts=2)
         self.component.handle(Pay, once=None)(self.handle)
         self.component.project(Paid)(self.project)
 
@@ -61,12 +61,12 @@ def test_a_message_that_ends_processes_is_given_up_after_its_attempts(connection
     said = till.die()
     assert said.startswith("While it handled Pay at till:command-1, global position 1")
     assert "was ended by End in Deadly.project (tests/consumers/test_deaths.py:" in said
-    said = till.die(times=3)
+    said = till.die(times=2)
     assert said.startswith("While it handled Pay at till:command-2, global position 2")
     assert "secret" not in said + caplog.text
     assert till.drain() == {"dead": 1, "parked": 1, "handled": 1}
-    assert till.calls.count("2a") == 1 + 3
-    assert reasons(connection) == [("dead", "process_died", 3), ("parked", "parked", 0)]
+    assert till.calls.count("2a") == 1 + 2
+    assert reasons(connection) == [("dead", "process_died", 2), ("parked", "parked", 0)]
     assert till.paid() == ["1a", "3a"]
 
 
@@ -84,13 +84,13 @@ def test_a_message_that_ends_the_process_costs_another_one_call_more(
     behind = [f"{n}b" for n in range(before + 1, before + 50)]
     till.deadly = {names[-1]}
     till.store.write([pay(name) for name in [*names, *behind]], f"{TILLS}-x")
-    till.die(times=1 + 3, batch_size=50)
+    till.die(times=1 + 2, batch_size=50)
     till.drain(batch_size=50)
     counted = Counter(till.calls)
     assert max(counted[name] for name in names[:-1]) <= most
     assert {counted[name] for name in behind} == {1}
     assert till.paid() == [*names[:-1], *behind]
-    assert reasons(connection) == [("dead", "process_died", 3)]
+    assert reasons(connection) == [("dead", "process_died", 2)]
 
 
 def test_a_process_that_dies_in_a_retry_is_counted_too(connection, till):
@@ -100,7 +100,7 @@ def test_a_process_that_dies_in_a_retry_is_counted_too(connection, till):
     till.drain()
     till.failing, till.deadly = set(), {"1b"}
     till.retry()
-    till.die(times=1 + 3)
+    till.die(times=1 + 2)
     till.drain()
     assert till.states() == {"1a": "handled", "1b": "dead", "1c": "parked"}
     assert till.letter("1b")["reason"] == "process_died"
@@ -142,17 +142,17 @@ Seen.__name__ = "Pay"
 def test_a_message_that_ended_processes_is_given_up_undecoded(connection, how, monkeypatch):
     """No code of the component is called for it any more; its entity is read from its data."""
     till = Deadly(connection)
-    till.component = Component("till", entity=Fragile, id="till_id", attempts=3)
+    till.component = Component("till", entity=Fragile, id="till_id", attempts=1)
     till.component.handle(Seen, **how)(till.handle)
     till.component.message(Paid)
     till.send("1a")
     monkeypatch.setattr(Fragile, "is_armed", True)
-    till.die(times=1 + 3)
+    till.die(times=1 + 1)
     decoded.clear()
     till.drain()
     assert till.calls == []
     # At each start, the names of reservations are compared with those of a sample of commands.
     assert decoded == [] or "key" in how
     (letter,) = letters(connection)
-    assert (letter["reason"], letter["attempts"]) == ("process_died", 3)
+    assert (letter["reason"], letter["attempts"]) == ("process_died", 1)
     assert letter["entity"] == "till-1"

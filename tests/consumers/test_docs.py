@@ -58,7 +58,9 @@ def environment(database_url, monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("name", [name for name in NAMES if name != KILLING])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name != KILLING and blocks(ROOT / name, "python")]
+)
 def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
     """The Python blocks of a page run in order; those headed by a file's name form a file."""
     run_python_of(ROOT / name, tmp_path, monkeypatch)
@@ -76,8 +78,7 @@ def run_python_of(page, tmp_path, monkeypatch):
         exec(compile(lines, str(page), "exec"), vars(module))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_command_lines_of_a_page_can_be_given(name, monkeypatch, tmp_path):
+def test_the_command_lines_of_the_pages_can_be_given(monkeypatch, tmp_path):
     """Shown commands, options, values, make targets and pip extras exist."""
     monkeypatch.setenv("RESERVATION_DATABASE_URL", "postgresql://localhost/bank")
     called = []
@@ -87,25 +88,26 @@ def test_the_command_lines_of_a_page_can_be_given(name, monkeypatch, tmp_path):
             if isinstance(parameter.type, click.Path):  # the files are the reader's
                 monkeypatch.setattr(parameter.type, "exists", False)
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     monkeypatch.chdir(tmp_path)
-    for line, started in commands(ROOT / name):
+    shown = ((page, *found) for page in PAGES for found in commands(page))
+    for page, line, started in shown:
         for program, *arguments in started:
+            place = (page, line)
             match program:
                 case "reservation":
                     before = len(called)
                     arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
                     done = CliRunner().invoke(main, arguments)
-                    assert (done.exit_code, len(called)) == (0, before + 1), (line, done.output)
+                    assert (done.exit_code, len(called)) == (0, before + 1), (place, done.output)
                 case "make":
-                    assert arguments[0] in targets, line
+                    assert arguments[0] in targets, place
                 case "pip":
                     (named,) = re.findall(r"\[(.*)\]", arguments[-1])
-                    assert set(named.split(",")) <= set(extras), line
+                    assert set(named.split(",")) <= set(extras), place
                 case _:
-                    assert program in OTHERS, line
+                    assert program in OTHERS, place
 
 
 def test_the_version_of_the_schema_is_shown_as_it_is(database_url):
@@ -116,17 +118,16 @@ def test_the_version_of_the_schema_is_shown_as_it_is(database_url):
     assert shown == {json.loads(done.stdout)["reservation"]["version"]}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_link_of_a_page_leads_somewhere(name):
+def test_every_link_of_a_page_leads_somewhere():
     """Every link leads to a file of the checkout, and to a heading where it names one."""
-    page = ROOT / name
-    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
-        if link.startswith("https://"):
-            continue
-        path, _, heading = link.partition("#")
-        target = page.parent / path if path else page
-        assert target.is_file(), link
-        assert not heading or heading in anchors(target), link
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+            if link.startswith("https://"):
+                continue
+            path, _, heading = link.partition("#")
+            target = page.parent / path if path else page
+            assert target.is_file(), (page, link)
+            assert not heading or heading in anchors(target), (page, link)
 
 
 def test_the_log_events_are_those_of_the_code():
@@ -208,12 +209,12 @@ def test_the_errors_are_those_of_the_code():
     assert all(f"`{name}`" in text for name in ("ReservationError", "Reject", "RetryLater"))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_files_that_a_page_names_exist(name):
+def test_the_files_that_a_page_names_exist():
     """The files of the checkout that a page names exist."""
     named = r"`((?:reservation|consumers|cli|spark_jobs|tests|benchmarks|docs|examples)/[\w./]*)`"
-    for path in set(re.findall(named, (ROOT / name).read_text())):
-        assert (ROOT / path).exists(), path
+    for page in PAGES:
+        for path in set(re.findall(named, page.read_text())):
+            assert (ROOT / path).exists(), (page, path)
 
 
 def test_every_page_is_in_the_navigation():
@@ -231,11 +232,11 @@ def _leaves_of(value: object) -> list[str]:
     return [leaf for part in parts for leaf in _leaves_of(part)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_uses_the_usual_words(name):
+def test_a_page_uses_the_usual_words():
     """Pages use the usual words, in one spelling each."""
     private = r"can not|on the spot|ways? to be idempotent|(?:is|are) there again|dealt? with"
-    assert re.findall(private, prose(ROOT / name).replace("\n", " ")) == []
+    found = {page: re.findall(private, prose(page).replace("\n", " ")) for page in PAGES}
+    assert {page: words for page, words in found.items() if words} == {}
 
 
 def metrics_of_the_code() -> set[str]:
@@ -304,27 +305,24 @@ def _printed_json(database_url, connection, store, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(
-    ("schema", "command"),
-    [
-        ("status", "status"),
-        ("positions", "positions list"),
-        ("changes", "positions reset bank:account --yes"),
-        ("dead-letters", "dead-letters list"),
-        ("scheduled", "scheduled list"),
-        ("findings", "findings accept conflict-4-0123abcd --reason settled"),
-        ("prune", "prune bank:account --reservations-older-than 36h"),
-        ("check", "check bank:account"),
-        ("story", "story d1 --data"),
-    ],
-)
-def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, command):
+def test_what_is_printed_as_json_fits_the_schema(printed_json):
     """The JSON of every command fits its schema, with no further key."""
-    validator = _schema(schema)
-    validator.check_schema(validator.schema)
-    printed = printed_json(*command.split())
-    assert any(printed.values())
-    assert [error.message for error in validator.iter_errors(printed)] == []
+    for schema, command in {
+        "status": "status",
+        "positions": "positions list",
+        "dead-letters": "dead-letters list",
+        "scheduled": "scheduled list",
+        "prune": "prune bank:account --reservations-older-than 36h",
+        "check": "check bank:account",
+        "story": "story d1 --data",
+        "findings": "findings accept conflict-4-0123abcd --reason settled",
+        "changes": "positions reset bank:account --yes",
+    }.items():
+        validator = _schema(schema)
+        validator.check_schema(validator.schema)
+        printed = printed_json(*command.split())
+        assert any(printed.values()), command
+        assert [error.message for error in validator.iter_errors(printed)] == [], command
 
 
 def test_the_error_of_a_bad_message_reads_as_shown(connection, store):
@@ -340,7 +338,7 @@ def test_the_error_of_a_bad_message_reads_as_shown(connection, store):
     assert f"Error: {error}\n" in shown
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_names_no_machine(name):
+def test_a_page_names_no_machine():
     """No page has a path of one machine."""
-    assert not re.search(r"(?<![\w.~}>-])/(?:work|home|root|tmp)/", (ROOT / name).read_text())
+    machine = r"(?<![\w.~}>-])/(?:work|home|root|tmp)/"
+    assert [page for page in PAGES if re.search(machine, page.read_text())] == []

@@ -153,7 +153,7 @@ def test_after_a_lost_race_an_entity_is_what_projectors_make_it(connection, stor
     assert store.stream_version("summing-1") == 100
 
 
-@pytest.mark.parametrize("seed", chance.seeds(3))
+@pytest.mark.parametrize("seed", chance.seeds(2))
 def test_entities_are_what_the_log_makes_them(connection, store, seed):
     """Others write too, handlers raise, and messages come again, in whatever batches."""
     draw, seen = random.Random(seed), Counter()
@@ -183,7 +183,7 @@ def test_entities_are_what_the_log_makes_them(connection, store, seed):
 @pytest.mark.parametrize("kind", ["race", "raised"])
 def test_a_batch_that_fails_reads_little_again(connection, store, kind):
     """After a lost race, or a handler that raised, not all of a long stream is read again."""
-    failing = {"d3005"}
+    failing = {"d1505"}
 
     def happens(command):
         if command.deposit_id in failing:
@@ -194,8 +194,8 @@ def test_a_batch_that_fails_reads_little_again(connection, store, kind):
             return "race"
         return None
 
-    store.write([deposit(f"d{n}", account="1") for n in range(3000)], "summing:command-1")
-    store.write([deposit(f"d{n}", account="1") for n in range(3000, 3100)], "summing:command-1")
+    store.write([deposit(f"d{n}", account="1") for n in range(1500)], "summing:command-1")
+    store.write([deposit(f"d{n}", account="1") for n in range(1500, 1600)], "summing:command-1")
     drain(connection, summing(Counting, store, happens), batch_size=100)
-    assert store.stream_version("summing-1") == 3099 + (kind == "race")
-    assert min(Counting.projected) > 2000
+    assert store.stream_version("summing-1") == 1599 + (kind == "race")
+    assert min(Counting.projected) > 1000

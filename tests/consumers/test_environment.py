@@ -12,6 +12,7 @@ from reservation import MessageStore
 from reservation.errors import LogSequenceError, MissingRightError, SchemaError, StoreError
 from tests.apps.bank import READS, RESERVED, broken, drain, event_types, wait_until_drained
 from tests.apps.two_accounts import letters, write_two_accounts
+from tests.consumers.builders import case
 from tests.store.builders import as_login, grant, new_role, run, store_command
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted, logging, until
@@ -65,6 +66,12 @@ def right(granted, to):
 
 # What breaks, what consumers say of it, and what mends it: statements, or a command of the store.
 FAULTS = {
+    # The first, because it names a position.
+    "an exhausted sequence": (
+        f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 2",
+        ["reached maximum value of sequence"],
+        f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE",
+    ),
     "no INSERT": right("INSERT", "message_store.messages"),
     "no sequence": right("USAGE", f"SEQUENCE {SEQUENCE}"),
     "no UPDATE": right("UPDATE", "reservation.positions"),
@@ -87,11 +94,8 @@ FAULTS = {
         ["no position moves"],
         "DROP TRIGGER refuse ON reservation.positions",
     ),
-    "an exhausted sequence": (
-        f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 2",
-        ["reached maximum value of sequence"],
-        f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE",
-    ),
+}
+BY_A_COMMAND = {
     "a dropped function": (
         "DROP FUNCTION reservation.reserve",
         ["reservation.reserve", "run `reservation store install`"],
@@ -100,30 +104,35 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", list(FAULTS))
+@pytest.mark.parametrize(
+    "faults", [FAULTS, BY_A_COMMAND], ids=["mended by statements", "mended by a command"]
+)
 def test_consumers_wait_for_what_is_broken_and_say_what_mends_it(
-    connection, store, consumer, fault
+    connection, store, consumer, faults
 ):
     """A fault of the environment is logged once, and waited for; no message fails because of it."""
     role, address = consumer
-    breaks, says, mends = FAULTS[fault]
     with logging(account, address) as logged:
         logged.wait_until("consumer_started", category=SENT)
-        with connection.transaction():  # so that consumers see both at once
-            store.write([open_(), deposit()], COMMANDS)
-            run(connection, breaks, role)
-        error = wait_until_awaited(logged)
-        for words in says:
-            assert words.format(role) in error
-        logged.wait_until("database_awaited", times=2, category=SENT)
-        if isinstance(mends, list):
-            assert store_command(connection, *mends).returncode == 0
-        else:
-            run(connection, mends, role)
-        logged.wait_until("database_available", category=SENT)
-        wait_until_drained(connection)
-        assert len(logged.named("database_unavailable", category=SENT)) == 1
-    all_handled(connection, store)
+        for n, (fault, (breaks, says, mends)) in enumerate(faults.items(), 1):
+            with case(fault):
+                with connection.transaction():  # so that consumers see both at once
+                    store.write([open_(), deposit()] if n == 1 else deposit(f"d{n}"), COMMANDS)
+                    run(connection, breaks, role)
+                error = logged.wait_for("database_unavailable", category=SENT)["error"]
+                for words in says:
+                    assert words.format(role) in error
+                for _ in range(2):
+                    logged.wait_for("database_awaited", category=SENT)
+                if isinstance(mends, list):
+                    assert store_command(connection, *mends).returncode == 0
+                else:
+                    run(connection, mends, role)
+                logged.wait_for("database_available", category=SENT)
+                wait_until_drained(connection)
+                said = [one["error"] for one in logged.named("database_unavailable", category=SENT)]
+                assert len(said) == n, said[n - 1 :]
+    all_handled(connection, store, deposits=len(faults))
 
 
 def test_the_right_to_send_is_not_asked_of_a_consumer(connection, store, consumer):
@@ -242,7 +251,7 @@ def test_starts_during_a_fault_of_the_environment_count_no_attempts(connection, 
     """However often consumers are started meanwhile, no message fails."""
     store.write([open_(), deposit()], COMMANDS)
     connection.execute(f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 4")
-    for _ in range(5):
+    for _ in range(4):  # more than a message has attempts
         with pytest.raises(StoreError, match="maximum value"):
             drain(connection)
     connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
@@ -253,20 +262,24 @@ def test_starts_during_a_fault_of_the_environment_count_no_attempts(connection, 
 # Objects of ours, and the server
 
 
-@pytest.mark.parametrize("table", ["dead_letters", "members", "positions"])
-def test_consumers_wait_for_a_missing_table(connection, store, database_url, table):
+def test_consumers_wait_for_a_missing_table(connection, store, database_url):
     """Consumers wait for a missing table until it is restored."""
+    tables = ("dead_letters", "members", "positions")
+    store.write(open_(), COMMANDS)
     with logging(account, database_url) as logged:
         logged.wait_until("consumer_started", category=SENT)
-        connection.execute(f"ALTER TABLE reservation.{table} RENAME TO away")
-        store.write([open_(), deposit()], COMMANDS)
-        terminate_consumers(connection)
-        logged.wait_until("database_awaited", category=SENT)
-        lines = logged.named("database_unavailable", category=SENT)
-        assert f"reservation.{table}" in lines[-1]["error"]
-        connection.execute(f"ALTER TABLE reservation.away RENAME TO {table}")
-        wait_until_drained(connection)
-    all_handled(connection, store)
+        for n, table in enumerate(tables):
+            with case(table):
+                connection.execute(f"ALTER TABLE reservation.{table} RENAME TO away")
+                store.write(deposit(f"d{n}"), COMMANDS)
+                terminate_consumers(connection)
+                logged.wait_for("database_awaited", category=SENT)
+                lines = logged.named("database_unavailable", category=SENT)
+                assert f"reservation.{table}" in lines[-1]["error"]
+                connection.execute(f"ALTER TABLE reservation.away RENAME TO {table}")
+                logged.wait_for("database_available", category=SENT)
+                wait_until_drained(connection)
+    all_handled(connection, store, deposits=len(tables))
 
 
 def test_another_version_of_the_schema_ends_a_running_consumer(connection, database_url):
@@ -346,12 +359,11 @@ REFUSED = {
     "((CASE WHEN {bad} THEN public.unsupported(type) END))",
     "at the commit": "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON message_store.messages "
     "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.type = 'Deposited' "
-    "AND NEW.data->>'depositId' = 'bad') EXECUTE FUNCTION public.refuse()",
+    "AND NEW.data->>'depositId' = 'at the commit') EXECUTE FUNCTION public.refuse()",
 }
 
 
-@pytest.mark.parametrize("how", list(REFUSED))
-def test_a_message_that_the_store_cannot_hold_fails_alone(connection, store, database_url, how):
+def test_a_message_that_the_store_cannot_hold_fails_alone(connection, store):
     """A message that the store cannot hold is found one by one, and the others go on."""
     connection.execute(
         "CREATE FUNCTION public.long() RETURNS text LANGUAGE sql IMMUTABLE AS "
@@ -361,15 +373,16 @@ def test_a_message_that_the_store_cannot_hold_fails_alone(connection, store, dat
         "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE foreign_key_violation; END $$"
     )
-    bad = "type = 'Deposited' AND data->>'depositId' = 'bad'"
-    connection.execute(REFUSED[how].format(bad=bad))
-    write_two_accounts(store)
-    with logging(account, database_url) as logged:
-        dead = logged.wait_until("message_dead")
-        wait_until_drained(connection)
-        assert not logged.named("database_unavailable")
-    assert (dead["reason"], dead["attempts"]) == ("write", 3)
-    assert letters(connection) == [("bad", "dead", "write", 3), ("d3", "parked", "parked", 0)]
+    expected = []
+    for account_id, (how, refuses) in enumerate(REFUSED.items()):
+        bad = f"type = 'Deposited' AND data->>'depositId' = '{how}'"
+        connection.execute(refuses.format(bad=bad))
+        sent = [deposit(how, account=str(account_id)), deposit("next", account=str(account_id))]
+        store.write([open_(str(account_id)), *sent], f"account:command-{account_id}")
+        expected += [(how, "dead", "write", 3), ("next", "parked", "parked", 0)]
+    store.write([open_("456"), deposit(account="456")], "account:command-456")
+    drain(connection)
+    assert letters(connection) == expected
     assert event_types(store, "456") == ["Opened", "Deposited"]
     assert broken(connection) == {}
 

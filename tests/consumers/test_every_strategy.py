@@ -1,4 +1,7 @@
-"""What all strategies have in common, whatever they recognize a message by."""
+"""What all strategies have in common, whatever they recognize a message by.
+
+A component has a command for each, with an entity of its own, so one drain handles those of all.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,7 +11,7 @@ import pytest
 from psycopg import conninfo
 
 import consumers
-from reservation import Component
+from reservation import Component, Write
 from reservation.strategies import (
     MessageIdInEvents,
     PositionInEvents,
@@ -20,7 +23,6 @@ from tests.apps.bank import address, drain
 from tests.apps.once import counted_round_trips, redeliver
 from tests.support.commands import invoke_cli
 
-SENT = "box:command-1"
 KEPT = timedelta(days=2)
 STRATEGIES = {
     "processed": Processed(),
@@ -34,15 +36,17 @@ STRATEGIES = {
     "states": StateBased(),
     "deltas": StateBased("delta"),
 }
-EACH = pytest.mark.parametrize("once", STRATEGIES.values(), ids=STRATEGIES)
 
 
 @dataclass(frozen=True)
 class Put:
     put_id: str
     revision: int
-    box_id: str = "1"
+    box_id: str
     source: str = "s"
+
+
+PUTS = {name: type(f"Put{n}", (Put,), {}) for n, name in enumerate(STRATEGIES)}
 
 
 @dataclass(frozen=True)
@@ -57,89 +61,109 @@ class Box:
     things: list[str] = field(default_factory=list)
 
 
-def box(once, fails=frozenset(), **options):
-    """Return a component that keeps what is put into it; what is among `fails` cannot be kept."""
+def boxes(*names, fails=frozenset(), **options):
+    """Return a component that keeps what is put into boxes; `fails` cannot be kept."""
     component = Component("box", entity=Box, id="box_id", **options)
 
-    @component.handle(Put, once=once)
     def put(command, entity, context):
-        if isinstance(once, StateBased):
+        beside = len(entity.things)
+        if command.box_id.startswith(("states", "deltas")):
             entity.things.append(command.put_id)
         if command.put_id in fails:
             raise ValueError
-        beside = len(entity.things) - isinstance(once, StateBased)
         return Kept(command.box_id, command.put_id, beside)
 
+    for name in names or STRATEGIES:
+        component.handle(PUTS[name], once=STRATEGIES[name])(put)
     component.project(Kept)(lambda entity, event: entity.things.append(event.put_id))
     return component
 
 
-def things(store, box_id="1"):
-    """Return what a box holds, each thing with how many were there before."""
-    events = [message.decode(Kept) for message in store.read_stream(f"box-{box_id}")]
-    return [(event.put_id, event.beside) for event in events]
+def send(store, put_id, revision, suffix=""):
+    """Put something into a box of each strategy."""
+    for name, put in PUTS.items():
+        box_id = name + suffix
+        store.write(put(put_id, revision, box_id), f"box:command-{box_id}")
 
 
-@EACH
+def things(store):
+    """Return what each box holds, each thing with how many were there before."""
+    found = {}
+    for message in store.read_category("box"):
+        if message.type == "Kept":
+            event = message.decode(Kept)
+            found.setdefault(event.box_id, []).append((event.put_id, event.beside))
+    return found
+
+
+def each(*expected, suffix=""):
+    """Return the same things for each strategy."""
+    return {name + suffix: list(expected) for name in STRATEGIES}
+
+
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_redelivered_message_has_no_effect(connection, store, once, limit):
+def test_a_redelivered_message_has_no_effect(connection, store, limit):
     """A redelivered message has no effect, and new messages beside it have theirs."""
-    store.write([Put("a", 1), Put("b", 2)], SENT)
-    assert drain(connection, box(once), batch_size=limit).counts == {"handled": 2}
-    store.write(Put("c", 3), SENT)
-    known = "redelivered" if isinstance(once, StateBased) else "duplicate"
+    size, states = len(STRATEGIES), 2
+    send(store, "a", 1)
+    send(store, "b", 2)
+    assert drain(connection, boxes(), batch_size=limit).counts == {"handled": 2 * size}
+    send(store, "c", 3)
     for handled in (1, 0):
         redeliver(connection)
-        counts = drain(connection, box(once), batch_size=limit).counts
-        assert counts == +Counter({known: 3 - handled, "handled": handled})
-    assert things(store) == [("a", 0), ("b", 1), ("c", 2)]
+        counts = drain(connection, boxes(), batch_size=limit).counts
+        known = 3 - handled
+        assert counts == +Counter(
+            duplicate=known * (size - states), redelivered=known * states, handled=handled * size
+        )
+    assert things(store) == each(("a", 0), ("b", 1), ("c", 2))
 
 
-@EACH
-def test_of_a_message_that_fails_nothing_is_recorded(connection, store, once):
+def test_of_a_message_that_fails_nothing_is_recorded(connection, store):
     """It is handled once its handler is repaired, before those that wait behind it."""
-    store.write([Put("a", 1), Put("b", 2), Put("c", 3)], SENT)
-    store.write(Put("d", 1, "2"), "box:command-2")
-    counts = drain(connection, box(once, fails={"b"})).counts
-    assert counts == {"handled": 2, "dead": 1, "parked": 1}
+    size = len(STRATEGIES)
+    for revision, put_id in enumerate("abc"):
+        send(store, put_id, revision)
+    send(store, "d", 1, " beside")
+    counts = drain(connection, boxes(fails={"b"})).counts
+    assert counts == {"handled": 2 * size, "dead": size, "parked": size}
     connection.execute("UPDATE reservation.dead_letters SET state = 'retry' WHERE state = 'dead'")
-    drain(connection, box(once))
-    assert things(store) == [("a", 0), ("b", 1), ("c", 2)]
-    assert things(store, "2") == [("d", 0)]
+    drain(connection, boxes())
+    expected = each(("a", 0), ("b", 1), ("c", 2)) | each(("d", 0), suffix=" beside")
+    assert things(store) == expected
     redeliver(connection)
-    drain(connection, box(once))
-    assert len(things(store)) == 3
+    drain(connection, boxes())
+    assert things(store) == expected
 
 
-@EACH
-def test_the_role_of_a_consumer_may_keep_what_is_recorded(connection, store, once):
+def test_the_role_of_a_consumer_may_keep_what_is_recorded(connection, store):
     """Also snapshots; and it may create partitions, but removes nothing."""
     role = f"keeper_{connection.info.dbname}"
     url = address(connection)
     granted = invoke_cli("store", "grants", "consumer", role, "--database-url", url)
     assert granted.returncode == 0, granted.stderr
     connection.execute(f"ALTER ROLE {role} LOGIN")
-    component = box(once, snapshot_every=1)
+    component = boxes(snapshot_every=1)
     try:
         for n in range(2):
-            store.write(Put(f"p{n}", n), SENT)
+            send(store, f"p{n}", n)
             consumers.drain(component, conninfo.make_conninfo(url, user=role))
         redeliver(connection)
         consumers.drain(component, conninfo.make_conninfo(url, user=role))
     finally:
         connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-    assert things(store) == [("p0", 0), ("p1", 1)]
+    assert things(store) == each(("p0", 0), ("p1", 1))
 
 
-@EACH
-def test_a_batch_takes_a_constant_number_of_round_trips(connection, store, monkeypatch, once):
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_batch_takes_a_constant_number_of_round_trips(connection, store, monkeypatch, name):
     """Looking for what was handled and recording what is take no more of them with its size."""
-    numbers, component = [], box(once)
-    for size in (1, 40, 120):
-        for n in range(size):
-            store.write(Put(f"{size}-{n}", 1, f"{size}-{n}"), f"box:command-{size}-{n}")
+    numbers, component = [], boxes(name)
+    for size in (40, 120):  # the first drain also makes the positions
+        ids = [f"{name}-{size}-{n}" for n in range(size)]
+        store.write_batch([Write(PUTS[name](one, 1, one), f"box:command-{one}") for one in ids])
         with counted_round_trips(monkeypatch) as counted:
             assert drain(connection, component).counts == {"handled": size}
         numbers.append(len(counted))
-    _, few, many = numbers
+    few, many = numbers
     assert 0 < many <= few

@@ -1,4 +1,4 @@
-"""A sample of the explorer: the orders of the round trips of two consumers, with a kill.
+"""A sample of the explorer: the orders of the round trips of two consumers, some with a kill.
 
 Statement by statement, with more kills and for every strategy: `tests/soak/test_explorer.py`.
 """
@@ -9,20 +9,21 @@ from tests.apps.idempotence import copied, purse
 from tests.support.explored import BLIND, CASES, REISSUED, RESERVED, Case, explorer
 from tests.support.explorer import Violation
 
+# One strategy that keeps records and one that looks at events are killed too.
 KILLS = {
     "processed, key": 1,
-    "message id": 1,
-    "revisions": 1,
-    "states": 1,
+    "message id": 0,
+    "revisions": 0,
+    "states": 0,
     "sequence": 1,
-    "initiate": 1,
-    "reservation": 0,  # two categories have ten times as many orders
+    "initiate": 0,
+    "reservation": 0,
 }
 
 
 @pytest.mark.parametrize("name", KILLS)
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, name):
-    """In every order of the round trips, and with a kill, each intent takes effect once."""
+    """In every order of the round trips, and of some with a kill, each intent takes effect once."""
     found = explorer(database_url, CASES[name], kills=KILLS[name], size=100, together=True)
     assert found.explore().schedules > 1
 

@@ -66,12 +66,12 @@ def test_a_batch_is_committed_up_to_the_message_whose_handler_raised(connection)
 def test_every_second_handler_raises_and_the_others_are_called_once(connection, once):
     """However many messages fail, by any strategy."""
     till = Till(connection, once=once)
-    till.failing = set(ALL[1:40:2])
-    send_all(till, ALL[:40])
+    till.failing = set(ALL[1:16:2])
+    send_all(till, ALL[:16])
     till.drain()
-    assert calls_of_others(till) == {1: 20}
-    assert till.paid() == ALL[:40:2]
-    assert len(letters(connection)) == 20
+    assert calls_of_others(till) == {1: 8}
+    assert till.paid() == ALL[:16:2]
+    assert len(letters(connection)) == 8
 
 
 def test_a_handler_that_used_the_connection_and_raised_has_those_before_it_called_twice(connection):
@@ -339,17 +339,20 @@ def test_an_unknown_error_of_a_statement_of_ours_is_one_of_the_environment(conne
 
 
 OTHER_CONSTRAINTS = {
-    "messages_pkey": "(1, 2, 2, 2, 2)",
-    "messages_id": "(2, 1, 2, 2, 2)",
-    "messages_stream": "(2, 2, 1, 2, 2)",
-    "expected_version": "(2, 2, 2, 0, 2)",
-    "message_id": "(2, 2, 2, 2, 1)",
+    "1a": "(1, 2, 2, 2, 2)",  # messages_pkey
+    "2a": "(2, 1, 2, 2, 2)",  # messages_id
+    "3a": "(2, 2, 1, 2, 2)",  # messages_stream
+    "4a": "(2, 2, 2, 0, 2)",  # expected_version
+    "5a": "(2, 2, 2, 2, 1)",  # message_id
 }
 
 
-@pytest.mark.parametrize("values", OTHER_CONSTRAINTS.values(), ids=OTHER_CONSTRAINTS)
-def test_a_constraint_of_another_table_is_not_mistaken_for_one_of_the_log(connection, values):
+def test_a_constraint_of_another_table_is_not_mistaken_for_one_of_the_log(connection):
     """A trigger that meets it fails its message alone, whatever the constraint's name."""
+    fill = "".join(
+        f"WHEN '{name}' THEN INSERT INTO public.messages VALUES {values}; "
+        for name, values in OTHER_CONSTRAINTS.items()
+    )
     connection.execute(
         "CREATE TABLE public.messages ("
         "global_position bigint CONSTRAINT messages_pkey PRIMARY KEY, "
@@ -358,14 +361,15 @@ def test_a_constraint_of_another_table_is_not_mistaken_for_one_of_the_log(connec
         "m int CONSTRAINT message_id UNIQUE);"
         "INSERT INTO public.messages VALUES (1, 1, 1, 1, 1);"
         "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"INSERT INTO public.messages VALUES {values}; RETURN NULL; END $$;"
+        f"CASE NEW.data->>'payId' {fill} ELSE NULL; END CASE; RETURN NULL; END $$;"
         "CREATE TRIGGER fill AFTER INSERT ON message_store.messages FOR EACH ROW "
-        "WHEN (NEW.type = 'Paid' AND NEW.data->>'payId' = '2a') EXECUTE FUNCTION fill()"
+        "WHEN (NEW.type = 'Paid') EXECUTE FUNCTION fill()"
     )
     till = Till(connection)
-    till.send("1a", "2a", "3a")
-    assert till.drain() == {"handled": 2, "dead": 1}
-    assert reasons(connection) == [("dead", "write", 1)]
+    till.send("0a", *OTHER_CONSTRAINTS, "6a")
+    assert till.drain() == {"handled": 2, "dead": 5}
+    assert [row["name"] for row in letters(connection)] == list(OTHER_CONSTRAINTS)
+    assert reasons(connection) == [("dead", "write", 1)] * 5
 
 
 def test_an_error_that_a_handler_raises_is_the_handlers(connection):

@@ -23,7 +23,7 @@ from reservation.strategies import DatabaseRevisions, Processed, Revisions, Stat
 from reservation.testing import pass_time
 from tests.apps.bank import address, drain
 from tests.apps.unpaid import SENT, Expire, Order, Place
-from tests.consumers.builders import read_again, stored_letters
+from tests.consumers.builders import case, read_again, stored_letters
 from tests.store.test_roles import as_login, cancel, new_role, run  # noqa: F401  a fixture
 from tests.store.test_scheduling import PAST, refusing, rows
 from tests.support.commands import invoke_cli
@@ -101,13 +101,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_name_that_the_client_refuses_is_refused_by_the_server(connection, login, call):
+def test_a_name_that_the_client_refuses_is_refused_by_the_server(connection, login):
     """A sender cannot have the log or the schedule take a name that is not one."""
     sender = login("a")
-    for problem, given in REFUSED:
-        with pytest.raises(errors.CheckViolation, match=problem):
-            sender.execute(CALLS[call].encode(), values(**given))
+    for name, call in CALLS.items():
+        for problem, given in REFUSED:
+            with case(name), pytest.raises(errors.CheckViolation, match=problem):
+                sender.execute(call.encode(), values(**given))
     assert (rows(connection), written(connection)) == ([], [])
 
 
@@ -306,15 +306,17 @@ def test_who_has_written_a_message_may_not_cancel_another_of_its_id(
 # Ids and revisions
 
 
-@pytest.mark.parametrize("call", ["write", "write many", "commit", "schedule"])
-def test_a_conflict_of_ids_names_no_stream_of_others_to_a_sender(connection, store, login, call):
+def test_a_conflict_of_ids_names_no_stream_of_others_to_a_sender(connection, store, login):
     """A sender learns that the id is in use; who may read the log learns where."""
-    sender, named = login("a"), store.write(Expire("1"), "secret-1") and None
+    sender = login("a")
+    store.write(Expire("1"), "secret-1")
     named = uuid.UUID(next(store.read_stream("secret-1")).id)
-    with pytest.raises(errors.UniqueViolation) as caught:
-        sender.execute(CALLS[call].encode(), values(message_id=named))
-    told = (caught.value.diag.message_primary, caught.value.diag.message_detail)
-    assert told == (f"Message id {named} is in use for another message", None)
+    for name, call in CALLS.items():
+        with case(name):
+            with pytest.raises(errors.UniqueViolation) as caught:
+                sender.execute(call.encode(), values(message_id=named))
+            told = (caught.value.diag.message_primary, caught.value.diag.message_detail)
+            assert told == (f"Message id {named} is in use for another message", None)
     with pytest.raises(errors.UniqueViolation, match="in stream secret-1"):
         connection.execute(WRITE.encode(), values(message_id=named))
 
@@ -442,38 +444,42 @@ class Limits:
     """Nothing."""
 
 
-def limits(once):
-    """Return a component whose commands are recognized in a way."""
+LIMITS = {
+    type(f"LimitBy{name}", (Limit,), {}): once
+    for name, once in {
+        "Processed": Processed(key="key"),
+        "Revisions": Revisions(),
+        "States": StateBased(),
+    }.items()
+}
+
+
+def limits():
+    """Return a component whose commands are recognized in a way each."""
     component = Component("limit", entity=Limits, id="limit_id", attempts=1)
-
-    @component.handle(Limit, once=once)
-    def handle(command, entity, context):
-        return None
-
+    for command, once in LIMITS.items():
+        component.handle(command, once=once)(lambda command, entity, context: None)
     return component
 
 
-@pytest.mark.parametrize("too_long", ["limitId", "key", "source"])
-@pytest.mark.parametrize(
-    "once",
-    [Processed(key="key"), Revisions(), StateBased()],
-    ids=["processed", "revisions", "states"],
-)
-def test_a_text_that_no_index_takes_is_a_fault_of_its_command(connection, login, once, too_long):
+def test_a_text_that_no_index_takes_is_a_fault_of_its_command(connection, login):
     """Whatever a consumer keeps of a command, one that it cannot keep holds up no other."""
-    sender = login("limit:command")
-    for n, changed in enumerate(({}, {too_long: LONG.replace("-", "x")}, {}), 1):
-        given = {"limitId": str(n), "key": f"k{n}", "revision": n, "source": "s"}
-        sender.execute(
-            WRITE.replace("'{}'", "%(data)s").encode(),
-            values(f"limit:command-{n}", "Limit", data=json.dumps(given | changed)),
-        )
-    counts = drain(connection, limits(once)).counts
-    assert [(one.stream_name, one.state) for one in stored_letters(connection)] in (
-        [],
-        [("limit:command-2", "dead")],
-    )
-    assert counts["handled"] + counts["dead"] == 3
+    sender, bad = login("limit:command"), set()
+    cases = [
+        (command.__name__, field) for command in LIMITS for field in ("limitId", "key", "source")
+    ]
+    for type_, too_long in cases:
+        for n, changed in enumerate(({}, {too_long: LONG.replace("-", "x")}, {}), 1):
+            name = f"{type_}.{too_long}.{n}"
+            given = {"limitId": name, "key": name, "revision": n, "source": "s"}
+            sender.execute(
+                WRITE.replace("'{}'", "%(data)s").encode(),
+                values(f"limit:command-{name}", type_, data=json.dumps(given | changed)),
+            )
+            bad |= {(f"limit:command-{name}", "dead")} if changed else set()
+    counts = drain(connection, limits()).counts
+    assert {(one.stream_name, one.state) for one in stored_letters(connection)} <= bad
+    assert counts["handled"] + counts["dead"] == 3 * len(cases)
 
 
 def test_the_page_on_roles_shows_who_holds_up_a_category(connection, database_url, login):
