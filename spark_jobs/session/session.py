@@ -21,6 +21,9 @@ LOCAL = "local[*]"
 # Into how many ranges a category is divided if the number of Spark's cores is unknown.
 _RANGES = 8
 
+# What PySpark asks Java for whenever it makes a column, by names that Java looks for in every jar.
+_NAMED = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
+
 
 @contextlib.contextmanager
 def spark_session(
@@ -98,9 +101,13 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> Spark
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", java.LAUNCHER_OPTIONS)
     with _output_to(log):
         try:
-            return builder.config(map={**properties}).getOrCreate()
+            session = builder.config(map={**properties}).getOrCreate()
         except Exception as error:
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
+    jvm = session.sparkContext._jvm
+    for name in _NAMED:
+        setattr(jvm, name, getattr(jvm, name))
+    return session
 
 
 def _connected(remote: str, added: dict[str, str]) -> SparkSession:

@@ -11,7 +11,6 @@ import pytest
 from psycopg import Connection
 from pyspark.sql import SparkSession
 
-from spark_jobs.session import java
 from spark_jobs.session.session import spark_session
 from spark_jobs.source.source import MessageStoreSource
 from tests.spark.builders import Archived, Reconciled
@@ -52,10 +51,8 @@ def spark_database(
 @pytest.fixture(scope="session")
 def spark(spark_database: SparkDatabase) -> Iterator[SparkSession]:
     """Give the Spark session of the run, in which its commands run too."""
-    # The Java process lasts long enough for its optimized code to pay off.
-    conf = [f"spark.driver.extraJavaOptions={java.options()} -XX:TieredStopAtLevel=4"]
     with (
-        spark_session(spark_database.url, master="local[2]", conf=conf, is_small=True) as session,
+        spark_session(spark_database.url, master="local[2]", is_small=True) as session,
         _not_stopped(session),
     ):
         session.dataSource.register(MessageStoreSource)

@@ -1,5 +1,7 @@
 """What the Spark jobs need is no more than an auditor's rights."""
 
+import pytest
+
 from tests.apps.bank import drain
 from tests.store.builders import as_login, grant, new_role
 from tests.support.commands import invoke_cli
@@ -8,6 +10,7 @@ from tests.support.controls import COMMANDS, deposit, open_
 __all__ = ["new_role"]  # a fixture
 
 
+@pytest.mark.usefixtures("spark")
 def test_an_auditor_reconciles(connection, store, database_url, new_role, tmp_path):
     """`reservation reconcile` and its workers run as an auditor, and keep a state."""
     role = new_role()

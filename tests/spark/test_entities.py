@@ -19,36 +19,23 @@ def write(connection, stream, type_, data, metadata=None, id_=None):
 
 
 def forge(connection):
-    """Add, for each message, an event whose id derives from it as that of another entity."""
+    """Add, for each message, an event whose id derives from it as that of another entity.
+
+    Return the type of the message by the position of its event.
+    """
     rows = connection.execute(
-        "SELECT m.global_position, m.id, m.stream_name FROM message_store.messages m "
+        "SELECT m.global_position, m.id, m.stream_name, m.type FROM message_store.messages m "
         "WHERE message_store.category(m.stream_name) IN ('thing:command', 'scale')"
     ).fetchall()
-    for at, id_, stream in rows:
-        forged = further_id(str(id_), "thing-somebody", "thing-other", 2)
+    forged = {}
+    for at, id_, stream, type_ in rows:
+        id_ = further_id(str(id_), "thing-somebody", "thing-other", 2)
         metadata = (
             f'{{"causationMessageGlobalPosition": {at}, "causationMessageStreamName": "{stream}"}}'
         )
-        write(connection, "thing-other", "Noted", '{"of": "nobody"}', metadata, forged)
-
-
-def test_the_effects_of_a_message_are_one_however_its_entity_is_written(connection, reconcile):
-    """The ids of events are compared with those for the entity that the consumer has found."""
-    for type_, (data, _) in IDS.items():
-        stream = "scale-1" if type_ in ("Weighed", "Told") else "thing:command-1"
-        write(connection, stream, type_, data)
-    drain(connection, component)
-    place = {"app": APP, "app_dir": ROOT}
-    found = reconcile(**place)
-    assert found.found == []
-    assert found.counts[0] == {
-        "events": 2 * len(IDS),
-        "causes": len(IDS),
-        "effect_twice": 0,
-        "without_cause": 0,
-    }
-    forge(connection)
-    assert reconcile(**place).found == ["effect-twice"] * len(IDS)
+        write(connection, "thing-other", "Noted", '{"of": "nobody"}', metadata, id_)
+        forged[head(connection)] = type_
+    return forged
 
 
 # How a cause may be written, and whether it names a message: a whole number or a text of digits.
@@ -65,8 +52,8 @@ CAUSES = {
 }
 
 
-def test_an_event_follows_what_the_consumers_take_for_its_cause(connection, reconcile):
-    """A whole number or a text of digits names a cause, and nothing else does."""
+def follow(connection):
+    """Write a command for each way to write a cause, and an event; return them by its position."""
     events = {}
     for number in CAUSES:
         write(connection, "thing:command-1", "Plain", '{"thingId": "1"}')
@@ -74,7 +61,26 @@ def test_an_event_follows_what_the_consumers_take_for_its_cause(connection, reco
         metadata = f'{{"causationMessageGlobalPosition": {number.format(at=at)}}}'
         write(connection, "thing-1", "Noted", "{}", metadata)
         events[head(connection)] = number
-    found = reconcile(app=APP, app_dir=ROOT).findings
-    without = [events[at] for finding, at in found if finding == "without-cause"]
-    assert without == [number for number, names in CAUSES.items() if not names]
-    assert len(found) == len(without)
+    return events
+
+
+def test_entities_and_causes_are_those_that_the_consumers_find(connection, reconcile):
+    """The effects of a message are one, however its entity is written, unless an id is forged."""
+    for type_, (data, _) in IDS.items():
+        stream = "scale-1" if type_ in ("Weighed", "Told") else "thing:command-1"
+        write(connection, stream, type_, data)
+    drain(connection, component)
+    forged, events = forge(connection), follow(connection)
+    found = reconcile(app=APP, app_dir=ROOT)
+    twice = [forged.get(at, at) for finding, at in found.findings if finding == "effect-twice"]
+    without = [events.get(at, at) for finding, at in found.findings if finding == "without-cause"]
+    nothing = [number for number, names in CAUSES.items() if not names]
+    assert (twice, without) == ([*forged.values()], nothing)
+    assert sorted(twice) == sorted(IDS)
+    assert len(found.found) == len(IDS) + len(nothing)
+    assert found.counts[0] == {
+        "events": 3 * len(IDS) + len(CAUSES),
+        "causes": len(IDS) + len(CAUSES) - len(nothing),
+        "effect_twice": len(IDS),
+        "without_cause": len(nothing),
+    }

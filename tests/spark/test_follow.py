@@ -39,7 +39,7 @@ def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(follow,
     """A violation is reported after the grace; one that ends earlier never is."""
     store.write([open_(), deposit("d1")], COMMANDS)
     drain(connection)
-    read, grace = head(connection), timedelta(seconds=1)
+    read, grace = head(connection), timedelta(milliseconds=100)
     store.write([deposit("lost"), deposit("brief")], COMMANDS)
     store_position(connection, "account", "account:command", head(connection))
 
@@ -66,7 +66,7 @@ def test_a_restart_goes_on_with_what_was_seen_and_reported(
     store.write([open_(), deposit("d1")], COMMANDS)
     drain(connection)
     orphan(store, "o1")
-    grace = timedelta(seconds=1)
+    grace = timedelta(milliseconds=100)
     seen = follow(grace=grace)
     assert seen.told == []
     first = follow(anything_told, grace=grace)

@@ -20,7 +20,7 @@ def bank(connection, store):
 def test_a_reconciliation_finds_the_same(connection, reconcile, archive, tmp_path):
     """Under hostile settings of the database a run and an archive are as before."""
     set_otherwise(connection)
-    found = reconcile("--details")
+    found = reconcile()
     assert (found.error, found.found) == ("", ["conflict"])
     counted = {"commands": 4, "keys": 2, "duplicates": 1, "reserved": 2, "conflicts": 1}
     assert found.commands == counted

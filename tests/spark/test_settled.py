@@ -33,7 +33,7 @@ def test_a_corrected_command_is_neither_a_conflict_nor_a_second_message(
     connection, store, send, command, reconcile, tmp_path
 ):
     """Nor is what the sender sent instead of it, although the consumer took that for a conflict."""
-    state = ("--state", tmp_path / "state", "--verify")
+    state = ("--state", tmp_path / "state")
     store.write(open_(), COMMANDS)
     send(BAD)
     send(GOOD)
@@ -49,7 +49,7 @@ def test_a_corrected_command_is_neither_a_conflict_nor_a_second_message(
         assert done.returncode == 0, done.stderr
     send(BAD, GOOD)
     counted = {"commands": 4, "keys": 1, "duplicates": 3, "reserved": 1, "corrected": 1}
-    for found in (reconcile(*state), reconcile()):
+    for found in (reconcile(*state, "--verify"), reconcile()):
         assert (found.status, found.commands) == (0, counted)
         assert found.report["effects"][0]["handled"] == 1
     send(BAD | {"amount": 30})

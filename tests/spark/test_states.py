@@ -93,30 +93,30 @@ def test_what_must_be_judged_again_and_is_gone_is_an_error(
     assert (tmp_path / "state" / "CURRENT").read_text() == current
 
 
-def test_a_state_that_does_not_fit_is_refused(store, reconcile, state, command, connection):
-    """One of another component, or of another store, is refused in one line."""
+def test_a_state_that_does_not_fit_is_refused(
+    store, reconcile, state, command, connection, tmp_path
+):
+    """One of another component, a damaged one, or one of another store is, in one line."""
     store.write([open_(), deposit("d1")], COMMANDS)
     assert reconcile(*state).status == 0
     other = command("reconcile", "shop:orders", *map(str, state))
     assert other.returncode == 2
     assert "of the component 'account', not " in other.stderr
+
+    path = min((tmp_path / "state").glob("run-000001/**/*.parquet"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    damaged = reconcile(*state)
+    assert damaged.status == 2
+    assert str(path) in damaged.error
+    assert "name another folder" in damaged.error
+    path.write_bytes(whole)
+
     connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
     refused = reconcile(*state)
     assert refused.status == 2
     assert "and this store is " in refused.error
     assert refused.error.count("\n") == 1
-
-
-def test_a_comparison_of_a_damaged_state_is_refused(store, reconcile, state, tmp_path):
-    """A file of it that is not as it was is named."""
-    store.write([open_(), deposit("d1")], COMMANDS)
-    reconcile(*state)
-    path = min((tmp_path / "state").glob("run-000001/**/*.parquet"))
-    path.write_bytes(path.read_bytes()[:-1])
-    refused = reconcile(*state)
-    assert refused.status == 2
-    assert str(path) in refused.error
-    assert "name another folder" in refused.error
 
 
 SNAPSHOTS = """
@@ -142,15 +142,17 @@ def held(connection, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("how", ["full", "state", "archive"])
-def test_a_snapshot_is_not_held_to_the_end(store, connection, held, reconcile, archive, state, how):
+def test_a_snapshot_is_not_held_to_the_end(store, connection, held, reconcile, archive, state):
     """It is released once the store was read, before what was found is sorted or compared."""
     store.write([open_(), deposit("a")], COMMANDS)
     drain(connection)
-    if how == "archive":
-        result = archive().result
-    else:
-        result = reconcile(*state if how == "state" else ()).report
-    assert held[0] or how == "archive"
-    assert not held[-1]
-    assert result["snapshotHeldSeconds"] > 0
+    runs = {
+        "full": lambda: reconcile().report,
+        "state": lambda: reconcile(*state).report,
+        "archive": lambda: archive().result,
+    }
+    for how, run in runs.items():
+        held.clear()
+        assert run()["snapshotHeldSeconds"] > 0, how
+        assert held[0] or how == "archive", how
+        assert not held[-1], how
