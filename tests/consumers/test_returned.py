@@ -110,40 +110,24 @@ def test_a_later_message_does_not_change_what_is_stored(connection, store, size)
 
 
 @of_strategies
-def test_a_further_message_is_stored_as_it_was_when_the_handler_returned(
-    connection, store, size, once
-):
-    """Changes to a further message after the handler returned are not stored."""
+def test_messages_are_stored_as_they_were_when_the_handler_returned(connection, store, size, once):
+    """Later changes to an event or a further message are not stored."""
     kept = []
     component = Component("cart", entity=Cart, id="cart_id", replies_to=["till"])
+    component.message(Added)
 
     @component.handle(Put, once=once)
     def put(command, entity, context):
         kept.extend(command.lines)
         context.write(Added(kept), "audit-1")
         context.reply(Added(kept))
+        return [Added(kept), Added(kept)]
 
     metadata = Metadata(reply_stream_name="till-1")
     store.write([Put("1", ["a"]), Put("1", ["b"])], SENT, metadata=metadata)
     drain(connection, component, batch_size=size)
     expected = [["a"], ["a", "b"]]
     assert (lines(store, "audit-1"), lines(store, "till-1")) == (expected, expected)
-
-
-@of_strategies
-def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
-    """Changes to an event after the handler returned it are not stored."""
-    kept = []
-    component = Component("cart", entity=Cart, id="cart_id")
-    component.message(Added)
-
-    @component.handle(Put, once=once)
-    def put(command, entity, context):
-        kept.extend(command.lines)
-        return [Added(kept), Added(kept)]
-
-    store.write([Put("1", ["a"]), Put("1", ["b"])], SENT)
-    drain(connection, component, batch_size=size)
     assert lines(store) == [["a"], ["a"], ["a", "b"], ["a", "b"]]
 
 
