@@ -162,19 +162,25 @@ def nodes(plan):
         yield from nodes(child)
 
 
-@pytest.mark.parametrize("value", [None, "x", -1, {"a": 1}, "9" * 30, 7.5])
+VALUES = [None, "x", -1, {"a": 1}, "9" * 30, 7.5]
+
+
 @BOTH
-def test_local_properties_of_others_do_no_harm(connection, store, once, value):
+def test_local_properties_of_others_do_no_harm(connection, store, once):
     """Local properties that other clients write into the entity's stream are ignored."""
-    store.write(deposit(), PURSE)
-    metadata = Metadata(
-        causation_message_stream_name=PURSE,
-        local_properties={"messageId": value, "sequence": value},
-    )
-    store.write(Noted(), "purse-123", metadata=metadata)
+    for n, value in enumerate(VALUES):
+        sent = f"purse:command-{n}"
+        store.write(deposit(account=str(n)), sent)
+        metadata = Metadata(
+            causation_message_stream_name=sent,
+            local_properties={"messageId": value, "sequence": value},
+        )
+        store.write(Noted(), f"purse-{n}", metadata=metadata)
     component = purse(once)
     component.message(Noted)
-    assert drained(connection, component) == {"handled": 1}
+    assert drained(connection, component) == {"handled": len(VALUES)}
+    found = {repr(value): effects(store, f"purse-{n}")[1:] for n, value in enumerate(VALUES)}
+    assert found == {repr(value): ["Deposited"] for value in VALUES}
 
 
 # Pseudo events mean nothing to anybody

@@ -34,14 +34,19 @@ def read_again(connection):
 # Events
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_an_entity_has_the_events_that_were_stored_under_a_former_name(connection, store, size):
+def test_an_entity_has_the_events_that_were_stored_under_a_former_name(connection, store):
     """So a limit holds, although the class of the events was renamed halfway."""
-    store.write(puts(0, 6), SENT)
+    sizes = (1, 3, 1000)
+    for size in sizes:
+        store.write([Put(f"{size}", f"p{n}") for n in range(6)], f"jar:command-{size}")
     drain(connection, jar(CoinPut))
-    store.write(puts(6, 10), SENT)
-    drain(connection, jar(Added, was="CoinPut"), batch_size=size)
-    assert types_of(store) == {"CoinPut": 6, "Added": LIMIT - 6, "Refused": 6}
+    for size in sizes:
+        store.write([Put(f"{size}", f"p{n}") for n in range(6, 16)], f"jar:command-{size}")
+        drain(connection, jar(Added, was="CoinPut"), batch_size=size)
+    expected = {"CoinPut": 6, "Added": LIMIT - 6, "Refused": 6}
+    assert {size: types_of(store, f"jar-{size}") for size in sizes} == dict.fromkeys(
+        sizes, expected
+    )
 
 
 def test_a_class_may_have_had_several_names(connection, store):
@@ -196,15 +201,21 @@ def renamed(how: str, class_: type, once: Any = None, **names: Any) -> Component
 
 
 @pytest.mark.parametrize("how", ["into", "function"])
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_reissue_under_the_new_name_is_a_duplicate(connection, store, how, size):
+def test_a_reissue_under_the_new_name_is_a_duplicate(connection, store, how):
     """Of a command that was reserved under the former one, by the old code or by the new."""
-    store.write([Put("1", "a")], SENT)
+    sizes = (1, 3, 1000)
+    store.write([Put(f"{size}", "a") for size in sizes], SENT)
     drain(connection, renamed(how, Put))
-    store.write([Add("1", "a"), Put("1", "b"), Add("1", "b"), Add("1", "c"), Put("1", "c")], SENT)
-    done = drain(connection, renamed(how, Add, was="Put"), batch_size=size)
-    assert done.counts == {"reserved": 2, "handled": 2, "duplicate": 3}
-    assert types_of(store) == {"Added": 3}
+    done = {}
+    for size in map(str, sizes):
+        store.write(
+            [Add(size, "a"), Put(size, "b"), Add(size, "b"), Add(size, "c"), Put(size, "c")], SENT
+        )
+        component = renamed(how, Add, was="Put")
+        done[size] = drain(connection, component, batch_size=int(size)).counts
+    expected = {"reserved": 2, "handled": 2, "duplicate": 3}
+    assert done == dict.fromkeys(map(str, sizes), expected)
+    assert [types_of(store, f"jar-{size}") for size in sizes] == [{"Added": 3}] * 3
 
 
 def test_what_was_reserved_and_not_yet_handled_is_handled_by_the_new_class(connection, store):

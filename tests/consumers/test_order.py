@@ -143,8 +143,7 @@ def left_behind(connection, store, partition):
 BY_KEY = Key("deposit_id", per=None)
 
 
-@pytest.mark.parametrize("batch_size", [1, 10])
-@pytest.mark.parametrize("once", [None, PositionInEvents()])
+@pytest.mark.parametrize(("once", "batch_size"), [(None, 1), (PositionInEvents(), 10)])
 def test_a_message_left_behind_by_former_partitions_is_no_false_duplicate(
     partition, connection, store, database_url, once, batch_size
 ):

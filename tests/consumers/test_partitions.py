@@ -83,19 +83,28 @@ class Group:
         ).fetchall()
 
 
-@settings(max_examples=12)
-@given(data=st.data())
-def test_every_message_is_read_once_whatever_the_number_of_partitions(connection, data):
-    """However far each partition was, and however often their number is changed."""
-    streams = data.draw(st.lists(st.sampled_from(STREAMS), min_size=1))
-    read = st.integers(0, len(streams))
-    group = Group(connection, streams, data.draw(st.lists(read, min_size=1, max_size=9)))
-    for partitions in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)):
-        if group.change(partitions):  # what was carried over has to be read first
-            group.read()
-            assert not group.change(partitions)
-    group.read()
-    assert group.given == Counter(group.messages)
+def change_partitions(connection, examples):
+    """Change the number of partitions often, however far each was, and compare what was read."""
+
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def check(data):
+        streams = data.draw(st.lists(st.sampled_from(STREAMS), min_size=1))
+        read = st.integers(0, len(streams))
+        group = Group(connection, streams, data.draw(st.lists(read, min_size=1, max_size=9)))
+        for partitions in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)):
+            if group.change(partitions):  # what was carried over has to be read first
+                group.read()
+                assert not group.change(partitions)
+        group.read()
+        assert group.given == Counter(group.messages)
+
+    check()
+
+
+def test_every_message_is_read_once_whatever_the_number_of_partitions(connection):
+    """With few examples; `tests/soak/test_drawn_consumers.py` takes more."""
+    change_partitions(connection, 4)
 
 
 def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):

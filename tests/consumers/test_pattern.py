@@ -198,27 +198,29 @@ def test_streams_can_be_named_by_the_key_alone(connection, store):
 TIME = "2026-01-01T00:00:00Z"
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        [1],
-        "text",
-        None,
-        {"properties": None, "correlationStreamName": 3, "causationMessageGlobalPosition": 1.5},
-        {"properties": {}, "replyStreamName": None, "causationMessageGlobalPosition": "x"},
-    ],
-)
-def test_metadata_of_another_shape_counts_as_none(connection, store, metadata):
+SHAPES = [
+    [1],
+    "text",
+    None,
+    {"properties": None, "correlationStreamName": 3, "causationMessageGlobalPosition": 1.5},
+    {"properties": {}, "replyStreamName": None, "causationMessageGlobalPosition": "x"},
+]
+
+
+def test_metadata_of_another_shape_counts_as_none(connection, store):
     """Metadata of an unexpected shape counts as none, whoever copies the command."""
-    opening = {"accountId": "123", "customerId": "4", "time": TIME}
-    deposit_ = {"depositId": "d", "accountId": "123", "amount": 1, "time": TIME}
-    for type_, data in (("Open", opening), ("Deposit", deposit_), ("Open", opening)):
-        write_raw(connection, COMMANDS, type_, Jsonb(data), Jsonb(metadata))
+    for n, metadata in enumerate(SHAPES):
+        opening = {"accountId": str(n), "customerId": "4", "time": TIME}
+        deposit_ = {"depositId": "d", "accountId": str(n), "amount": 1, "time": TIME}
+        for type_, data in (("Open", opening), ("Deposit", deposit_), ("Open", opening)):
+            write_raw(connection, f"account:command-{n}", type_, Jsonb(data), Jsonb(metadata))
     drain(connection)
-    assert event_types(store) == ["Opened", "Deposited"]
-    (copy,) = store.read_category(RESERVED)
-    for message in (copy, *store.read_stream("account-123")):
-        assert len(json.loads(message.metadata_json)) == 3  # where it came from, and no more
+    for n, metadata in enumerate(SHAPES):
+        assert event_types(store, str(n)) == ["Opened", "Deposited"], metadata
+        (copy,) = store.read_stream(f"{RESERVED}-{n}+d")
+        for message in (copy, *store.read_stream(f"account-{n}")):
+            # Where it came from, and no more.
+            assert len(json.loads(message.metadata_json)) == 3, metadata
 
 
 def test_a_command_in_a_category_without_an_id_is_handled(connection, store):
@@ -229,12 +231,15 @@ def test_a_command_in_a_category_without_an_id_is_handled(connection, store):
     assert event_types(store, "7") == ["Opened"]
 
 
-@pytest.mark.parametrize("result", [3, "text", {"a": 1}, [deposit(), 3]])
-def test_a_handler_returns_events_or_nothing(connection, store, result):
+def test_a_handler_returns_events_or_nothing(connection, store):
     """A handler that returns anything but events or nothing is an error."""
-    store.write(withdraw(), "some:command-123")
-    drain(connection, handling(lambda command, entity, context: result))
-    assert "returns an event, several or None" in stored_letter(connection).error
+    results = {"1": 3, "2": "text", "3": {"a": 1}, "4": [deposit(), 3]}
+    for account_id in results:
+        store.write(withdraw(account=account_id), f"some:command-{account_id}")
+    drain(connection, handling(lambda command, entity, context: results[command.account_id]))
+    said = {one.stream_name: one.error for one in stored_letters(connection)}
+    assert set(said) == {f"some:command-{account_id}" for account_id in results}
+    assert [one for one in said.values() if "returns an event, several or None" not in one] == []
 
 
 def test_a_command_that_initiates_must_start_its_stream(connection, store):
@@ -361,15 +366,16 @@ def test_two_components_handle_the_same_reservations_each_for_itself(connection,
     assert store.stream_version("ledger-123") == store.stream_version("points-123") == 0
 
 
-@pytest.mark.parametrize("text", ["x" * 5000, "\x1b[31m", "a\nb"])
-def test_what_a_peer_wrote_is_shortened_and_escaped_in_errors(connection, text):
+def test_what_a_peer_wrote_is_shortened_and_escaped_in_errors(connection):
     """An error is one line, whatever names the store holds."""
-    write_raw(connection, COMMANDS, text, Jsonb({}))
+    texts = ["x" * 5000, "\x1b[31m", "a\nb"]
+    for n, text in enumerate(texts):
+        write_raw(connection, f"account:command-{n}", text, Jsonb({}))
     drain(connection)
-    dead = stored_letter(connection)
-    assert dead.reason == "unknown_type"
-    assert len(dead.error) < 1500
-    assert dead.error.isprintable()
+    for text, dead in zip(texts, stored_letters(connection), strict=True):
+        assert dead.reason == "unknown_type", text
+        assert len(dead.error) < 1500, text
+        assert dead.error.isprintable(), text
 
 
 @dataclass(frozen=True)
@@ -382,12 +388,13 @@ class Checked:
             raise ValueError(f"bad amount {self.amount} of secret-customer")
 
 
-@pytest.mark.parametrize("amount", [-5, "NaN"])
-def test_an_error_of_a_class_that_checks_itself_leaves_out_its_text(connection, amount):
+def test_an_error_of_a_class_that_checks_itself_leaves_out_its_text(connection):
     """The error leaves out the exception's text, which may repeat the message."""
     component = handling(lambda command, entity, context: None, Checked)
-    write_raw(connection, "some:command-1", "Checked", Jsonb({"accountId": "1", "amount": amount}))
+    for n, amount in enumerate((-5, "NaN")):
+        data = Jsonb({"accountId": str(n), "amount": amount})
+        write_raw(connection, f"some:command-{n}", "Checked", data)
     drain(connection, component)
-    dead = stored_letter(connection)
-    assert "Cannot decode Checked at some:command-1" in dead.error
-    assert "secret" not in dead.error
+    for n, dead in zip(range(2), stored_letters(connection), strict=True):
+        assert f"Cannot decode Checked at some:command-{n}" in dead.error
+        assert "secret" not in dead.error

@@ -171,55 +171,49 @@ def test_without_a_terminal_there_is_no_asking(reservation, connection):
 
 
 @pytest.mark.usefixtures("at_rest")
-@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1)])
-def test_on_a_terminal_it_asks_with_the_number(connection, store, reservation, answer, status):
+def test_on_a_terminal_it_asks_with_the_number(connection, store, reservation):
     """On a terminal the question names the number of messages, and the answer decides."""
     store.write([deposit("e1", "1"), deposit("e2", "1")], STREAM)
-    move = ("positions", "set", "bank:account", COMMANDS, "16")
-    done = reservation(*move, status=status, input=Terminal(answer))
-    assert "Set it, and pass 2 messages over? [y/N]" in done.stderr
-    assert stored(connection)[COMMANDS] == [16 if answer == "y" else 5]
+    for answer, status, position in (("n", 1, 5), ("y", 0, 16)):
+        move = ("positions", "set", "bank:account", COMMANDS, "16")
+        done = reservation(*move, status=status, input=Terminal(answer))
+        assert "Set it, and pass 2 messages over? [y/N]" in done.stderr
+        assert stored(connection)[COMMANDS] == [position]
+
+
+INVALID = {
+    f"set bank:account {COMMANDS} 999": "is at global position 14, and those still to come",
+    "set bank:account account 5": "does not read 'account'; it reads account:comm",
+    "reset bank:account other": "does not read 'other'",
+    "import bank:account --category other": "does not read 'other'",
+    f"set bank:account {COMMANDS} -1": "No such option",
+}
 
 
 @pytest.mark.usefixtures("at_rest")
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (
-            ["set", "bank:account", COMMANDS, "999"],
-            "is at global position 14, and those still to come",
-        ),
-        (["set", "bank:account", "account", "5"], "does not read 'account'; it reads account:comm"),
-        (["reset", "bank:account", "other"], "does not read 'other'"),
-        (["import", "bank:account", "--category", "other"], "does not read 'other'"),
-        (["set", "bank:account", COMMANDS, "-1"], "No such option"),
-    ],
-)
-def test_invalid_moves_are_refused(reservation, connection, arguments, problem):
+def test_invalid_moves_are_refused(reservation, connection):
     """Invalid arguments are refused in one line, and nothing is moved."""
-    assert problem in reservation("positions", *arguments, status=2).stderr
-    assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
+    for arguments, problem in INVALID.items():
+        assert problem in reservation("positions", *arguments.split(), status=2).stderr
+        assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}, arguments
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_a_consumer_that_runs_is_named_and_left_alone(connection, reservation, database_url):
+    """A running consumer is named by host and process, and its position is not moved."""
+    moves = [
         ["positions", "set", "bank:account", COMMANDS, "0", "--yes"],
         ["positions", "reset", "bank:account", "--yes"],
         ["partitions", "bank:account", "4"],
-    ],
-)
-def test_a_consumer_that_runs_is_named_and_left_alone(
-    connection, reservation, database_url, arguments
-):
-    """A running consumer is named by host and process, and its position is not moved."""
+    ]
     lengthen_leases(connection)
     held = "SELECT count(holder) FROM reservation.positions"
     with hosted(account, database_url) as running:
         until(lambda: connection.execute(held).fetchone() == (2,), running)
-        done = reservation(*arguments, status=2)
-        assert f":{os.getpid()}; stop it first" in done.stderr
-    reservation(*arguments)
+        for arguments in moves:
+            done = reservation(*arguments, status=2)
+            assert f":{os.getpid()}; stop it first" in done.stderr, arguments
+    for arguments in moves:
+        reservation(*arguments)
 
 
 RUN = "UPDATE reservation.positions SET position = position + 1"

@@ -288,13 +288,13 @@ def test_reservations_that_no_consumer_has_read_are_kept(connection, store, prun
     assert prune("--apply") == 1
 
 
-@pytest.mark.parametrize("limit", [1, 2, 4])
-def test_a_dry_run_counts_each_stream_once(connection, store, prune, limit):
+def test_a_dry_run_counts_each_stream_once(connection, store, prune):
     """However small its batches."""
     handle(connection, store, "abcde")
-    assert prune("--batch-size", str(limit)) == 0
+    assert prune("--batch-size", "1") == 0
     age(connection, f"{RESERVED}-%", 100)
-    assert prune("--batch-size", str(limit)) == 4
+    found = {limit: prune("--batch-size", limit) for limit in ("1", "2", "4")}
+    assert found == {"1": 4, "2": 4, "4": 4}
     assert reserved(store) == [*"abcde"]
 
 

@@ -130,8 +130,8 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless(connection, store, databa
         started(log)
         for seed in range(3):
             proxy.cut(when, COMMIT)
-            traffic = make_traffic(accounts=10, sends=100, seed=seed)
-            for batch in in_batches(traffic, traffic.accounts, 50):
+            traffic = make_traffic(accounts=10, sends=40, seed=seed)
+            for batch in in_batches(traffic, traffic.accounts, 20):
                 store.write_batch(batch)
                 acknowledged |= {write.id for write in batch}
             assert proxy.happened.wait(PATIENCE)

@@ -97,25 +97,27 @@ def test_a_handler_that_schedules_wrongly_fails_in_one_line(problem, when, once)
     [None, MessageIdInEvents(), Processed(), StateBased()],
     ids=["none", "message-id", "processed", "state"],
 )
-@pytest.mark.parametrize("when", ["before", "after", "cancelled"])
-def test_a_batch_that_is_repeated_schedules_the_same_once(
-    connection, store, database_url, once, when
-):
+def test_a_batch_that_is_repeated_schedules_the_same_once(connection, store, database_url, once):
     """A repeat schedules nothing again: not before, not after writing, not after cancelling."""
-    component = scheduling(after="30m", once=once)
-    store.write(Place("1"), ORDER)
+    component = Component("order", entity=Order, id="order_id")
+
+    @component.handle(Place, once=once)
+    def place(command, entity, context):
+        after = "10m" if command.order_id == "written" else "30m"
+        context.write(Expire(command.order_id), f"expiry:command-{command.order_id}", after=after)
+
+    for name in ("waiting", "written", "cancelled"):
+        store.write(Place(name), f"{SENT}-{name}")
     drain(connection, component)
-    ((named,),) = rows(connection, "id")
-    if when == "after":
-        assert pass_time(database_url, "30m") == 1
-    if when == "cancelled":
-        assert store.cancel(named) is Cancellation.CANCELLED
+    ids = {data["orderId"]: id_ for data, id_ in rows(connection, "data, id")}
+    assert pass_time(database_url, "10m") == 1
+    assert store.cancel(ids["cancelled"]) is Cancellation.CANCELLED
     for _ in range(2):
         set_back(connection)
         drain(connection, component)
-    assert pass_time(database_url, "30m") == (when == "before")
+    assert pass_time(database_url, "20m") == 1
     written = [message.id for message in store.read_category("expiry:command")]
-    assert written == ([] if when == "cancelled" else [str(named)])
+    assert written == [str(ids["written"]), str(ids["waiting"])]
     assert connection.execute("SELECT count(*) FROM reservation.dead_letters").fetchone() == (0,)
 
 

@@ -96,8 +96,7 @@ def send_all_shapes(connection, store):
     store.write([Pay("1", "c", Decimal(2), "CHF")], COMMANDS)
 
 
-@pytest.mark.parametrize("size", [1, 1000])
-@pytest.mark.parametrize("name", ["Paid", "Spent"])
+@pytest.mark.parametrize(("size", "name"), [(1, "Paid"), (1000, "Spent")])
 def test_events_of_all_shapes_are_projected_as_the_newest(connection, store, size, name):
     """Under a former name too; and what the component writes itself is read as it is."""
     for data, version in EVENTS:
