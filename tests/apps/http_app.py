@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import uvicorn
-from fastapi import Depends, FastAPI
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -122,12 +120,15 @@ def starlette_app(
     )
 
 
-class Body(BaseModel):
+@dataclass
+class Body:
     amount: int
 
 
 def fastapi_app(database_url: str, *, version: str = "1", **options: Any) -> Any:
-    """Return the application in FastAPI."""
+    """Return the application in FastAPI, which takes long to import."""
+    from fastapi import Depends, FastAPI
+
     app = FastAPI()
     app.add_middleware(Idempotency, **{**STANDARD, "database_url": database_url, **options})
 

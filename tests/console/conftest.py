@@ -1,16 +1,14 @@
-"""Fixtures of the tests of the console: a filled store, the application, a process, a browser.
+"""Fixtures of the tests of the console: a filled store, the application, a browser.
 
 A page's tests mostly need ``client``, which asks the application within the process, or ``page``,
-a page of a real browser that is signed in at a console that runs as a process.
+a page of a real browser that is signed in at a console that a thread serves.
 """
 
 import os
-import re
-import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -23,10 +21,10 @@ from cli.console.reading.database import Database
 from cli.console.security import ProxySignIn, SecurityHeaders, TokenSignIn
 from reservation import Component
 from reservation.postgres.connection import connect
+from tests.apps import http_app
 from tests.console import browsing
 from tests.console.filling import fill
 from tests.console.trade import orders, payments
-from tests.support.started import PATIENCE, command_line
 
 TOKEN = "a-token-of-the-tests-that-nobody-guesses"
 PROXY = "10.0.0.5"
@@ -36,7 +34,6 @@ TOO_LONG = "x" * LONGEST_FORM
 BY_TOKEN = Access(TokenSignIn(TOKEN), ("testserver",))
 BEHIND_PROXY = Access(TokenSignIn(TOKEN), ("testserver",), [PROXY])
 BY_PROXY = Access(ProxySignIn("X-Forwarded-User"), ("testserver",), [PROXY])
-APPS = ("trade:orders", "trade:payments")
 FOLDER = Path(__file__).parent
 
 
@@ -107,53 +104,36 @@ def operator_client(filled_url: str) -> Iterator[TestClient]:
         yield signed_in(client)
 
 
-class Serving:
-    """A ``reservation console`` as a process."""
+class Served(NamedTuple):
+    """A console that a thread of this process serves."""
 
-    def __init__(self, database_url: str, *arguments: str, apps: Sequence[str] = APPS) -> None:
-        self.process = subprocess.Popen(
-            command_line("console", *apps, "--port", "0", *arguments),
-            env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
-            cwd=FOLDER,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.lines: list[str] = []
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if line.startswith("The console is at "):
-                break
-        assert "The console is at" in "".join(self.lines), self.lines
-        self.sign_in_url = self.lines[-1].removeprefix("The console is at ").strip()
-        self.url = re.sub(r"(:\d+)/.*", r"\1", self.sign_in_url)
+    url: str
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to stop and return the exit status."""
-        self.process.send_signal(number)
-        try:
-            return self.process.wait(PATIENCE)
-        finally:
-            self.process.kill()
-            if self.process.stderr:
-                self.process.stderr.close()
+    @property
+    def sign_in_url(self) -> str:
+        return f"{self.url}/sign-in?token={TOKEN}"
+
+
+@contextmanager
+def served(database_url: str, *, operator: bool = False) -> Iterator[Served]:
+    """Serve a console to browsers."""
+    access = Access(TokenSignIn(TOKEN, in_address=True), ("127.0.0.1",))
+    with http_app.serving(built(database_url, operator=operator, access=access)) as url:
+        yield Served(url)
 
 
 @pytest.fixture(scope="session")
-def serving(seen_url: str) -> Iterator[Serving]:
-    """Give a console that only reads, as a process, for tests that only look."""
-    started = Serving(seen_url)
-    yield started
-    started.stop()
+def serving(seen_url: str) -> Iterator[Served]:
+    """Give a console that only reads, for tests that only look."""
+    with served(seen_url) as console:
+        yield console
 
 
 @pytest.fixture
-def acting(filled_url: str) -> Iterator[Serving]:
-    """Give a console that acts, as a process, on a store of the test's own."""
-    started = Serving(filled_url, "--operator-database-url", filled_url)
-    yield started
-    started.stop()
+def acting(filled_url: str) -> Iterator[Served]:
+    """Give a console that acts, on a store of the test's own."""
+    with served(filled_url, operator=True) as console:
+        yield console
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +152,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """
     contexts = []
 
-    def open_(at: Serving, **options: Any) -> Page:
+    def open_(at: Served, **options: Any) -> Page:
         context = browser.new_context(**{"viewport": browsing.DESKTOP, **options})
         contexts.append(context)
         page = context.new_page()
@@ -185,7 +165,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.fixture
-def page(open_page: Callable[..., Page], serving: Serving) -> Page:
+def page(open_page: Callable[..., Page], serving: Served) -> Page:
     """Give a page that is signed in at the console that only reads."""
     return open_page(serving)
 

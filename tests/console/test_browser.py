@@ -1,4 +1,6 @@
-"""The console in a real browser: what is seen, and what updates do."""
+"""The console in a real browser, one for all of them: what is seen, updates, stories, letters."""
+
+import json
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -6,7 +8,7 @@ from psycopg import connect
 
 from reservation import MessageStore
 from tests.console import browsing
-from tests.console.filling import place
+from tests.console.filling import letters, place
 
 
 @pytest.mark.parametrize("path", ["/", "/consumers", "/nothing"])
@@ -92,11 +94,10 @@ def test_an_update_leaves_the_reader_at_work(open_page, acting, filled_url):
     )
 
 
-def test_a_console_that_is_gone_is_said_and_waited_for(open_page, acting):
+def test_a_console_that_is_gone_is_said_and_waited_for(page, serving):
     """The page stays, and says that it is old."""
-    page = open_page(acting)
     page.clock.install()
-    page.goto(acting.url)
+    page.goto(serving.url)
     page.route("**/*", lambda route: route.abort())
     refresh(page)
     expect(page.get_by_role("status")).to_have_text("The console does not answer; trying again")
@@ -115,3 +116,74 @@ def test_the_pages_work_without_javascript(browser, serving):
     page.get_by_role("link", name="Consumers").click()
     expect(page.get_by_role("heading", name="Waiting for the next attempt")).to_be_visible()
     context.close()
+
+
+# The story of a key
+
+
+def test_a_story_is_accessible_and_fits(page, serving):
+    """In light and dark, on a desktop and a phone, and with everything opened."""
+    browsing.check_look(page, f"{serving.url}/story?q=o-2/1")
+    page.goto(f"{serving.url}/story?q=o-waiting/1")
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browsing.violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_story_is_found_with_the_keyboard(page, serving):
+    """Enter searches, and the address can be sent to somebody."""
+    page.goto(f"{serving.url}/story")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("o-2/1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/story?q=o-2%2F1")
+    assert page.locator("ol.story > li").count() > 4
+    page.get_by_text("Metadata").first.click()
+    assert json.loads(page.locator("details[open] pre").first.inner_text())
+
+
+# Dead letters
+
+
+LINE = "/dead-letters?entity=payment-broken"
+
+
+def check(page):
+    """Make sure that a page is accessible and needs no scrolling sideways."""
+    assert browsing.violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def states(url):
+    """Return the states of the letters of one line."""
+    with connect(url, autocommit=True) as connection:
+        return [letter.state for letter in letters(connection, entity="payment-broken")]
+
+
+def test_letters_are_retried_and_discarded(acting, open_page, filled_url):
+    """From the list to the result, on a wide screen in the dark, without an axe violation."""
+    page = open_page(acting, color_scheme="dark")
+    page.goto(acting.url + LINE)
+    check(page)
+    page.get_by_role("link", name="Capture").last.click()
+    check(page)
+    page.get_by_role("button", name="Discard…").click()
+    page.get_by_label("Reason").fill("a test")
+    check(page)
+    page.get_by_role("button", name="Discard 1 dead letter").dblclick()
+    page.get_by_text("1 dead letter discarded.").wait_for()
+    check(page)
+    assert states(filled_url) == ["discarded", "retry", "parked"]
+
+
+def test_a_phone_without_scripts_does_the_same(acting, open_page, filled_url):
+    """Searching, giving the reason and retrying need no JavaScript."""
+    page = open_page(acting, viewport=browsing.PHONE, java_script_enabled=False)
+    page.goto(acting.url + LINE)
+    page.get_by_role("button", name="Retry…").click()
+    page.get_by_role("button", name="Retry 1 dead letter").click()
+    assert states(filled_url) == ["dead", "parked", "parked"]  # the reason is required
+    page.get_by_label("Reason").fill("the provider is back")
+    page.get_by_role("button", name="Retry 1 dead letter").click()
+    page.get_by_text("1 dead letter will be retried.").wait_for()
+    assert states(filled_url) == ["retry", "parked", "parked"]

@@ -1,16 +1,20 @@
 """``reservation console``: bad input in one line each, and its end."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
 
 import pytest
 from psycopg import connect, conninfo
 
-from tests.console.conftest import Serving
+from tests.console.conftest import FOLDER
 from tests.support.commands import hide, invoke_cli
+from tests.support.started import PATIENCE, command_line
 
 TOKEN = "t" * 32
+APPS = ("trade:orders", "trade:payments")
 
 
 def refused(*arguments, **options):
@@ -146,6 +150,39 @@ def test_two_stores_are_refused(database_url, make_database, template):
         done = invoke_cli("console", *urls)
         assert "name two stores" in done.stderr
         assert done.returncode == 2
+
+
+class Serving:
+    """A ``reservation console`` as a process."""
+
+    def __init__(self, database_url: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            command_line("console", *APPS, "--port", "0", *arguments),
+            env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
+            cwd=FOLDER,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("The console is at "):
+                break
+        assert "The console is at" in "".join(self.lines), self.lines
+        self.sign_in_url = self.lines[-1].removeprefix("The console is at ").strip()
+        self.url = re.sub(r"(:\d+)/.*", r"\1", self.sign_in_url)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop and return the exit status."""
+        self.process.send_signal(number)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.kill()
+            if self.process.stderr:
+                self.process.stderr.close()
 
 
 def test_it_serves_with_the_rights_of_an_auditor_until_it_is_stopped(roles, tmp_path):

@@ -1,15 +1,12 @@
 """The page *story of a key*."""
 
 import html
-import json
 import re
 
 import pytest
-from playwright.sync_api import expect
 from psycopg import connect
 from psycopg.types.json import Jsonb
 
-from tests.console import browsing
 from tests.console.filling import HOSTILE
 
 
@@ -98,24 +95,3 @@ def test_what_is_stored_is_shown_as_text(client, seen_url):
             assert "<script>alert" not in page
             assert not {"\u202e", "\u200b"} & set(shown)
             assert "{{ 7 * 7 }}" in shown
-
-
-def test_a_story_is_accessible_and_fits(page, serving):
-    """In light and dark, on a desktop and a phone, and with everything opened."""
-    browsing.check_look(page, f"{serving.url}/story?q=o-2/1")
-    page.goto(f"{serving.url}/story?q=o-waiting/1")
-    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert browsing.violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_a_story_is_found_with_the_keyboard(page, serving):
-    """Enter searches, and the address can be sent to somebody."""
-    page.goto(f"{serving.url}/story")
-    expect(page.get_by_role("searchbox")).to_be_focused()
-    page.keyboard.type("o-2/1")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/story?q=o-2%2F1")
-    assert page.locator("ol.story > li").count() > 4
-    page.get_by_text("Metadata").first.click()
-    assert json.loads(page.locator("details[open] pre").first.inner_text())

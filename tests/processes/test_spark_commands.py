@@ -11,6 +11,7 @@ from pathlib import Path
 import pyspark
 
 from tests.apps.bank import drain
+from tests.support.commands import invoke_cli
 from tests.support.controls import COMMANDS, deposit, open_
 from tests.support.started import EXAMPLES, command_line, run_cli
 
@@ -72,7 +73,7 @@ def test_the_zip_file_for_workers_works_from_where_it_is(tmp_path):
     first, other = tmp_path / "one.zip", tmp_path / "other.zip"
     other.write_text("an earlier one")
     for path in (first, other):
-        done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
+        done = invoke_cli("spark", "package", "-o", str(path), "--app", "bank:account")
         assert done.returncode == 0, done.stderr
     assert first.read_bytes() == other.read_bytes()
     entries = zipfile.ZipFile(first).namelist()

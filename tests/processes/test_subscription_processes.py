@@ -1,4 +1,4 @@
-"""Consumers of a subscribed category as a process: killed by a message, and run alone."""
+"""The consumer of a subscribed category as a process, run alone, that a message kills."""
 
 import os
 import signal
@@ -49,14 +49,3 @@ def test_a_message_that_kills_its_consumer_takes_effect_once(
     assert passes(connection) == [("p2", "nothing"), ("p4", "written")]
     assert len(list(store.read_category("shipping:command"))) == 1
     assert list(store.read_stream("order-o2")) == []
-
-
-def test_what_is_not_there_cannot_be_run_alone(database_url):
-    """The error says what the component has."""
-    for only, said in [
-        ("reserved", "has no reservation category"),
-        ("bill", "nor a category that the component 'order' reads: order:command, payment"),
-    ]:
-        with start(database_url, "--only", only) as started:
-            assert started.process.wait(60) == 2
-            assert said in " ".join(started.log.split())
