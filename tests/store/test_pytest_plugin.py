@@ -142,3 +142,16 @@ def test_the_distribution_has_the_entry_point():
     """The installed distribution hands the plugin to pytest."""
     found = importlib.metadata.entry_points(group="pytest11", name="reservation")
     assert [one.value for one in found] == ["cli.pytest_plugin"]
+
+
+def test_nothing_is_imported_before_a_fixture_is_used(pytester):
+    """The plugin costs a project that uses no fixture nothing but pytest's own imports."""
+    pytester.makepyfile("""
+        import sys
+
+        def test_modules():
+            assert "cli.pytest_plugin" in sys.modules
+            heavy = {"reservation", "consumers", "psycopg", "structlog", "click"}
+            assert not heavy & set(sys.modules)
+        """)
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
