@@ -29,7 +29,7 @@ help:
 	@echo "make lint    set up and run ruff, codespell, mypy, import-linter and the schemas of .github"
 	@echo "make docs    set up and build the documentation as a site, in build/site"
 	@echo "make bench   set up and measure; ONLY=name measures one thing"
-	@echo "make mutation  set up and see whether the tests notice changes; SAMPLE=200 runs some"
+	@echo "make mutation  set up and see whether the tests notice changes; ONLY=revision for one module"
 	@echo "make chaos   set up and run drawn components under faults; SEEDS=100, SEEDS=17..40 or SECONDS=180"
 	@echo "make clean   remove what the others made"
 
@@ -107,10 +107,18 @@ docs: .venv/docs-ready
 bench: setup
 	PYTHONPATH=examples $(BIN)/python -m benchmarks $(ONLY)
 
-# Some of the mutants, chosen by chance: make mutation SAMPLE=200 SEED=7; of one module: ONLY=revision
-mutation: setup
-	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(ONLY),--only $(ONLY)) $(if $(WORKERS),--workers $(WORKERS))
+.venv/mutation-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mutation]'
+	touch .venv/mutation-ready
+
+# One module alone: make mutation ONLY=revision; of the SQL some, chosen by chance: SAMPLE=50 SEED=7
+# The folder is there first, since Python never again looks into one that is missing when it starts.
+mutation: .venv/mutation-ready
+	mkdir -p mutants/examples
+	PYTHONPATH=$(CURDIR)/mutants:$(CURDIR)/mutants/examples $(BIN)/mutmut run $(if $(ONLY),"*.$(ONLY).*")
+	$(BIN)/mutmut results
+	$(BIN)/python -m tests.soak.sql_mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ONLY),--only $(ONLY))
 
 # Seeds from 0, or those named, or as many as fit: make chaos SEEDS=17..40; one kind alone: KIND=apart
 chaos: setup
@@ -118,4 +126,4 @@ chaos: setup
 		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(KIND),--kind $(KIND))
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build dist mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -254,6 +254,8 @@ def test_starts_during_a_fault_of_the_environment_count_no_attempts(connection, 
     for _ in range(4):  # more than a message has attempts
         with pytest.raises(StoreError, match="maximum value"):
             drain(connection)
+    attempts = connection.execute("SELECT sum(attempts) FROM reservation.positions").fetchone()
+    assert attempts == (0,)
     connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
     drain(connection)
     all_handled(connection, store)

@@ -132,3 +132,11 @@ def test_a_group_knows_from_where_on_its_members_have_read(connection, store, da
     assert first_position(7, 60) == 7
     connection.execute("TRUNCATE reservation.groups, reservation.positions")
     assert first_position() == 0
+
+
+def test_a_consumer_that_ends_gives_its_partitions_back(connection, store):
+    """Else the next one would take it for dead, and count attempts."""
+    store.write([open_(), deposit()], COMMANDS)
+    drain(connection)
+    holders = connection.execute("SELECT DISTINCT holder FROM reservation.positions").fetchall()
+    assert holders == [(None,)]

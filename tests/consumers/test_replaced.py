@@ -381,6 +381,10 @@ def test_records_of_another_log_can_be_forgotten(
     prepare(connection)
     store.write([pay("p1", 5), pay("p2", 6)], SENT)
     drain(connection, component)
+    connection.execute(
+        "INSERT INTO reservation.state_horizons (stream_name, expired) "
+        "SELECT n, '{}' FROM unnest('{account:state-1, till:state-1, till:stated-1}'::text[]) AS n"
+    )
     connection.execute(TRUNCATE)
     store.write([pay("p1", 1), pay("p3", 2)], SENT)
     asked = reservation(*reset, status=2)
@@ -388,6 +392,8 @@ def test_records_of_another_log_can_be_forgotten(
     assert "--forget" in asked.stderr
     reservation(*reset, "till:command", "--forget", status=2)
     assert "till: forgets " in reservation(*reset, "--forget").stdout
+    others = connection.execute("SELECT stream_name FROM reservation.state_horizons ORDER BY 1")
+    assert others.fetchall() == [("account:state-1",), ("till:stated-1",)]
     drain(connection, component)
     assert effects(connection) == {"p1": 2, "p2": 1, "p3": 1}
 

@@ -122,7 +122,7 @@ def test_what_was_handled_in_earlier_partitions_is_not_counted(connection, statu
     assert of_each(status(), "lagMessages") == [(left(connection, 1, 2, 0),)]
 
 
-def test_dead_letters_are_counted_where_they_belong(connection, status):
+def test_dead_letters_are_counted_where_they_belong(connection, status, table):
     """In the partition of their stream, if they are open."""
     group(connection, [100, 100])
     states = ["dead", "parked", "parked", "retry", "handled", "handled", "handled", "discarded"]
@@ -138,6 +138,7 @@ def test_dead_letters_are_counted_where_they_belong(connection, status):
     ).fetchone()
     counts = of_each(status(), "dead", "parked", "retry")
     assert (counts[where], counts[1 - where]) == ((1, 2, 1), (0, 0, 0))
+    assert "1 dead, 2 parked, 1 to retry" in table()
 
 
 def test_an_auditor_may_run_status(connection, database_url, status):

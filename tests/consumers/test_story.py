@@ -303,6 +303,12 @@ def test_of_a_long_stream_the_last_messages_are_told(store, tell):
     assert story["notes"][0] == "There are more messages of this name; these are 10 of them."
 
 
+def test_a_stream_whose_name_cannot_be_printed_is_found(store, tell):
+    """A no-break space is no reason to say that nothing can have this name."""
+    store.write(take(), "till:command-a\u00a0b")
+    assert kinds(tell("till:command-a\u00a0b")) == ["command"]
+
+
 def test_a_command_that_is_no_longer_in_the_store(store, connection, tell, component):
     """Its copy and its events are told, and that they follow from what is gone."""
     store.write(take(), SENT)

@@ -1,5 +1,6 @@
 """The lock of a category is released before the flush, and every answer waits for the flush."""
 
+import asyncio
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -10,7 +11,7 @@ from psycopg import conninfo
 
 from benchmarks.slow_disk import compiler
 from consumers.testing.embedded_server import server_folder
-from reservation import MessageStore, Write
+from reservation import AsyncMessageStore, MessageStore, Write
 from reservation.admin import install
 from reservation.errors import (
     CommitUnknownError,
@@ -146,6 +147,22 @@ def test_a_batch_releases_early_too(disk, reader, later):
         until_flushing(reader, answer)
         assert version(reader, "account:command-2") == version(reader, "other:command-1") == 0
     assert answer.result() == [0] * 4
+
+
+def test_gathered_writes_release_early_too(disk, reader, later):
+    """They share a statement; each answer waits for its flush."""
+
+    async def write():
+        async with await AsyncMessageStore.open(disk.address, gather=True) as store:
+            writes = [store.write(deposit(f"d{n}"), COMMANDS) for n in range(3)]
+            return await asyncio.gather(*writes)
+
+    with disk.held():
+        with contended(disk, reader):
+            answer = later(lambda: asyncio.run(write()))
+        until_flushing(reader, answer)
+        assert version(reader) == 2
+    assert sorted(answer.result()) == [0, 1, 2]
 
 
 def test_a_sender_releases_early_too(disk, reader, later):

@@ -6,6 +6,9 @@ from operator import attrgetter
 
 import pytest
 
+from spark_jobs.archive.content import digest
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.source.columns import CategoryQuery
 from tests.apps import shops
 from tests.apps.bank import drain
 from tests.apps.changing import raw
@@ -106,6 +109,16 @@ def test_contents_are_equal_where_the_consumers_call_them_equal(connection, judg
     counts = judged(sending, "tests.spark.keyed:sending")
     assert counts["conflicts"] > 100
     assert counts["duplicates"] > 15
+
+
+def test_the_digest_of_archived_data_is_that_of_the_server(connection):
+    """Messages whose archived digests do not hold any more get the server's again."""
+    chance = random.Random(2)
+    send(connection, [[drawn(chance)] for _ in range(300)])
+    query = CategoryQuery("thing:command", ["content", "data"], Declaration.of(sending))
+    rows = connection.execute(query.text(0, 2**62, connection)).fetchall()
+    assert len(rows) == 300
+    assert [digest(data, ["at"]) for _, data in rows] == [content for content, _ in rows]
 
 
 def test_values_at_any_distance_are_distinguished(connection, judged):

@@ -39,6 +39,12 @@ def group(connection, *positions, carried=None, carried_ids=None, ids=()):
             "message_id) VALUES ('thing', 'thing:command', %s, %s, %s)",
             [partition, position, ids[partition] if ids else None],
         )
+    # Those of other consumers, and of other categories, say nothing about it.
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('a', 'thing:command', 0, 99), ('z', 'thing:command', 0, 99), "
+        "('thing', 'a:command', 0, 99), ('thing', 'z:command', 0, 99) ON CONFLICT DO NOTHING"
+    )
 
 
 # Messages that the partitions at these positions have read.

@@ -41,6 +41,15 @@ def role(connection):
     )
 
 
+def test_the_table_says_what_was_decided_and_why(database_url):
+    """One line for each decision."""
+    findings(database_url, "accept", FINDING, "--reason", "settled by hand")
+    env = {"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
+    _, line = invoke_cli("findings", "list", env=env).stdout.splitlines()
+    assert line.split()[:2] == [FINDING, "accepted"]
+    assert line.rstrip().endswith("settled by hand")
+
+
 def test_only_an_operator_accepts(database_url, role):
     """The server refuses everybody else, and notes who it was."""
     own = conninfo.make_conninfo(database_url, user=role, password="s")

@@ -75,6 +75,7 @@ def problem(answer):
     shown = answer.json()
     assert shown["status"] == answer.status_code
     assert shown["title"]
+    assert shown["detail"]
     return answer.status_code, shown["type"].removeprefix("urn:reservation:problem:")
 
 
