@@ -48,11 +48,11 @@ def counter(handler: Any, **options: Any) -> Component[None]:
 
 
 def connections(connection: Any) -> list[str]:
-    """Return the names of the other connections to the database."""
+    """Return the names of the other connections to the database, but for the tests' own."""
     rows = connection.execute(
         "SELECT application_name FROM pg_stat_activity"
         " WHERE datname = current_database() AND backend_type = 'client backend'"
-        " AND pid <> pg_backend_pid()"
+        " AND pid <> pg_backend_pid() AND application_name <> 'tests'"
     )
     return [name for (name,) in rows]
 

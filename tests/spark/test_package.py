@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.commands import invoke_cli
+from tests.support.started import run_cli
 
 _IMPORTS = """
 import spark_jobs.source.source, reservation
@@ -22,7 +22,7 @@ def test_the_zip_file_for_workers_works_from_where_it_is(tmp_path):
     first, other = tmp_path / "one.zip", tmp_path / "other.zip"
     other.write_text("an earlier one")
     for path in (first, other):
-        done = invoke_cli("spark", "package", "-o", str(path), "--app", "bank:account")
+        done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
         assert done.returncode == 0, done.stderr
     assert first.read_bytes() == other.read_bytes()
     entries = zipfile.ZipFile(first).namelist()
