@@ -259,6 +259,11 @@ def test_it_is_a_failure_of_its_message_alone(
     connection, store, database_url, options, waits, failing
 ):
     """Others of the batch are handled once, and so is what comes after."""
+    fail_alone(connection, store, database_url, options, failing, waits=waits)
+
+
+def fail_alone(connection, store, database_url, options, failing, *, waits=False):
+    """Run the tricks in one batch, and check that each of those that fail fails alone."""
     connection.execute("CREATE TABLE jobs (id text)")
     tricks = [*failing, *HARMLESS]
     others = set(write(store, tricks, waits=waits))
