@@ -2,10 +2,10 @@
 
     python -m tests.soak.sql_mutants [--sample N] [--seed S] [--only NAME]
 
-No tool mutates SQL. So this turns comparisons, leaves out conditions, and does not take a lock or a
-guard, in the named queries and in the functions, but not in tables, indexes, comments and texts.
+No tool mutates SQL. So this turns comparisons around and leaves out conditions, locks and guards,
+in the named queries and in the functions, but not in tables, indexes, comments and texts.
 Each mutant is written into a copy of the tree, where the tests of its file run until one fails.
-What no test detects is printed, and the counts.
+The mutants that no test detects are printed, and then the counts.
 """
 
 import argparse
@@ -178,8 +178,8 @@ def copy_of_the_tree(folder: Path) -> Path:
 def main() -> None:
     """Run, and print the mutants that no test noticed and the counts of each file."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.sql_mutants")
-    parser.add_argument("--sample", type=int, help="how many mutants, chosen by chance")
-    parser.add_argument("--seed", type=int, default=0, help="what chance begins with")
+    parser.add_argument("--sample", type=int, help="how many mutants, chosen at random")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of that choice")
     parser.add_argument("--only", default="", help="a part of the paths of files")
     given = parser.parse_args()
     paths = [path for path in TARGETS if given.only in path]
@@ -189,6 +189,9 @@ def main() -> None:
     counts: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as folder, server("embedded") as address:
         tree = copy_of_the_tree(Path(folder))
+        for path in {mutant.path for mutant in chosen}:
+            if outcome(tree, Mutant(path, 0, 0, ""), address) != "missed":
+                sys.exit(f"The tests of {path} do not pass without a change.")
         for mutant in chosen:
             found = outcome(tree, mutant, address)
             counts[mutant.path, found] += 1
