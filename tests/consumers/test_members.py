@@ -42,10 +42,6 @@ def bank(key="deposit_id", into=None, per="account_id", formerly=None, once=None
     return component
 
 
-def by_account(command: Deposit) -> list[str]:
-    return [command.account_id, command.deposit_id]
-
-
 def by_deposit(command: Deposit) -> str:
     return command.deposit_id
 
@@ -118,7 +114,7 @@ def test_a_changed_key_is_refused(member, refusal):
     ],
 )
 def test_a_former_key_is_refused_beside_a_changed_one(beside, change):
-    """So is a process of the former version that starts again."""
+    """A process of the former version that starts again is refused too."""
     assert beside(bank(), bank(**change)) is not None
 
 
