@@ -111,8 +111,8 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mutation]'
 	touch .venv/mutation-ready
 
-# One module alone: make mutation ONLY=revision; of the SQL some, chosen by chance: SAMPLE=50 SEED=7
-# The folder is there first, since Python never again looks into one that is missing when it starts.
+# One module alone: make mutation ONLY=revision; some of the SQL, chosen at random: SAMPLE=50 SEED=7
+# The folder is made first: Python ignores a folder of its path that is missing when it starts.
 mutation: .venv/mutation-ready
 	mkdir -p mutants/examples
 	PYTHONPATH=$(CURDIR)/mutants:$(CURDIR)/mutants/examples $(BIN)/mutmut run $(if $(ONLY),"*.$(ONLY).*")

@@ -64,8 +64,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection() -> Iterator[None]:
     """Collect without Python's garbage collector, which would take half of that time.
 
-    It would visit all that was imported, again and again. What is there in the end stays, so the
-    collector does not visit it while the tests run either.
+    It would visit all imported objects again and again. They stay until the end, so it does not
+    visit them while the tests run either.
     """
     gc.disable()
     try:

@@ -21,7 +21,7 @@ LOCAL = "local[*]"
 # Into how many ranges a category is divided if the number of Spark's cores is unknown.
 _RANGES = 8
 
-# What PySpark asks Java for whenever it makes a column, by names that Java looks for in every jar.
+# Java names that PySpark resolves for each column. Each time Java searches every jar for them.
 _NAMED = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
 
 
@@ -105,7 +105,7 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> Spark
         except Exception as error:
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
     jvm = session.sparkContext._jvm
-    for name in _NAMED:
+    for name in _NAMED:  # resolved once, and kept
         setattr(jvm, name, getattr(jvm, name))
     return session
 

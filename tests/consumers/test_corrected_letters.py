@@ -641,7 +641,7 @@ class Killed(BaseException):
 
 
 def killed_everywhere(monkeypatch, work, step=1):
-    """Do some work, killed at its first exchange with the server, then `step` later and so on.
+    """Do some work, killed at its first exchange with the server, then `step` later, and so on.
 
     Yield after each time; the last is when it has come to its end.
     """
@@ -686,12 +686,12 @@ def test_a_correction_is_written_as_a_whole_wherever_its_process_ends(
 def test_a_consumer_that_dies_while_it_handles_a_correction_takes_effect_once(
     connection, store, monkeypatch
 ):
-    """Whichever of some exchanges with the server was its last."""
+    """It is killed at every fifth exchange with the server; `tests/soak` kills it at each."""
     dies_everywhere(connection, store, monkeypatch, step=5)
 
 
 def dies_everywhere(connection, store, monkeypatch, step):
-    """Correct a command, and kill the consumer that handles it, at every so many exchanges."""
+    """Correct a command, and kill the consumer that handles it at every `step`-th exchange."""
     till = Till(connection, attempts=1000)
     till.send_and_drain("much", "Ask")
     mend(connection, data_of(7, "Ask"))

@@ -1,6 +1,7 @@
-"""A sample of the explorer: the orders of the round trips of two consumers, some with a kill.
+"""A sample of the explorer: the orders of the round trips of two consumers.
 
-Statement by statement, with more kills and for every strategy: `tests/soak/test_explorer.py`.
+Two strategies are explored with a kill as well. `tests/soak/test_explorer.py` goes statement by
+statement, with more kills, for every strategy.
 """
 
 import pytest
@@ -23,7 +24,7 @@ KILLS = {
 
 @pytest.mark.parametrize("name", KILLS)
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, name):
-    """In every order of the round trips, and of some with a kill, each intent takes effect once."""
+    """In every order of the round trips each intent takes effect once, also after a kill."""
     found = explorer(database_url, CASES[name], kills=KILLS[name], size=100, together=True)
     assert found.explore().schedules > 1
 

@@ -65,7 +65,7 @@ def test_the_consumer_of_reserved_commands_where_nothing_is_reserved(tmp_path, d
     ],
 )
 def test_what_the_component_does_not_allow(database_url, app, options, said):
-    """The line says what it has, or what one process must handle by itself."""
+    """The line says what the component has, or what one process must handle by itself."""
     place = ("--app-dir", str(ROOT), "--database-url", database_url)
     assert said in refuse_start(app, *place, *options)
 

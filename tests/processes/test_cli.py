@@ -44,7 +44,7 @@ except ImportError as error:
 
 
 def test_help_and_the_library_need_no_extra_and_import_nothing_of_other_commands():
-    """Neither Spark nor any other has to be installed; what needs Starlette says so in one line."""
+    """No extra has to be installed, and what needs Starlette says so in one line."""
     done = subprocess.run(
         [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,6 +1,6 @@
-"""A random store, judged in each mode of a run, and by SQL that was written from the docs.
+"""A random store, judged in each mode of a run and by SQL that was written from the docs.
 
-`tests/soak/spark/test_random_stores.py` does more of the same with as many as it is asked for.
+`tests/soak/spark/test_random_stores.py` does this and more, with as many as it is asked for.
 """
 
 import pytest

@@ -153,7 +153,7 @@ def test_a_store_in_order_exits_with_0(reconcile, connection, store):
 def test_messages_written_during_a_job_are_left_to_the_next(
     spark, database_url, connection, store, reconcile
 ):
-    """They are left even at lower positions, and a finding within its limit is shown."""
+    """Even at lower positions; and a finding within the limit of --fail-on is shown."""
     store.write([open_(), deposit("d1")], COMMANDS)
     drain(connection)
     with closing(connect(database_url)) as slow:

@@ -55,8 +55,8 @@ class WorkerDatabase:
     """The database that the tests of a worker use one after the other.
 
     A test finds it as a new store. Where one leaves more than rows, the next gets another one.
-    One session stays in it from test to test, as the statements of a new one take ten times as
-    long.
+    One session stays connected from test to test, because the statements of a new one take ten
+    times as long.
     """
 
     def __init__(self, admin: Connection[Any], server_url: str, template: str) -> None:
@@ -115,7 +115,7 @@ def _look(connection: Connection[Any]) -> tuple[Any, ...] | None:
 
 
 def _is_alone(connection: Connection[Any]) -> bool:
-    """Tell whether no session is left but this; one that was closed takes a moment to end."""
+    """Whether this is the only session; one that was closed takes a moment to end."""
     deadline = time.monotonic() + 0.2
     while connection.execute(SESSIONS).fetchone() != (1,):
         if time.monotonic() > deadline:
@@ -134,7 +134,7 @@ def _emptying(connection: Connection[Any]) -> str:
         "SELECT format('SELECT setval(%L, %s, false);',"
         " format('%I.%I', schemaname, sequencename), start_value) FROM pg_sequences ORDER BY 1"
     ).fetchall()
-    # The next test sees none of this in the server's statistics, which would follow in seconds.
+    # Report the statistics of these statements now, not seconds later, during the next test.
     can_flush = connection.info.server_version >= 150_000
     flush = "SELECT pg_stat_force_next_flush();" if can_flush else ""
     return "".join(text for (text,) in tables + sequences) + flush
