@@ -114,11 +114,11 @@ bench: setup
 # One module alone: make mutation ONLY=revision; some of the SQL, chosen at random: SAMPLE=50 SEED=7
 # The folder is made first: Python ignores a folder of its path that is missing when it starts.
 mutation: .venv/mutation-ready
+	$(BIN)/python -m tests.soak.sql_mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ONLY),--only $(ONLY))
 	mkdir -p mutants/examples
 	PYTHONPATH=$(CURDIR)/mutants:$(CURDIR)/mutants/examples $(BIN)/mutmut run $(if $(ONLY),"*.$(ONLY).*")
 	$(BIN)/mutmut results
-	$(BIN)/python -m tests.soak.sql_mutants $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(ONLY),--only $(ONLY))
 
 # Seeds from 0, or those named, or as many as fit: make chaos SEEDS=17..40; one kind alone: KIND=apart
 chaos: setup

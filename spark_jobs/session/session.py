@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from reservation.errors import ReservationError
@@ -104,9 +105,10 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> Spark
             session = builder.config(map={**properties}).getOrCreate()
         except Exception as error:
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
-    jvm = session.sparkContext._jvm
-    for name in _NAMED:  # resolved once, and kept
-        setattr(jvm, name, getattr(jvm, name))
+    with contextlib.suppress(AttributeError, Py4JError):  # it only saves time
+        jvm = session.sparkContext._jvm
+        for name in _NAMED:  # resolved once, and kept
+            setattr(jvm, name, getattr(jvm, name))
     return session
 
 

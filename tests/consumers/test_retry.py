@@ -124,7 +124,8 @@ def test_another_exception_fails_a_message_as_without_a_policy(till):
 
 
 @pytest.mark.parametrize(
-    ("policy", "uses_connection"), [(None, False), (Retry(attempts=9, on=ValueError), True)]
+    ("policy", "uses_connection"),
+    [(None, False), (None, True), (Retry(attempts=9, on=ValueError), True)],
 )
 def test_a_handler_asks_for_another_attempt_itself(connection, policy, uses_connection):
     """`RetryLater` makes a message wait so long, with a policy and without, and undoes the call."""
