@@ -4,9 +4,8 @@ BIN := .venv/bin
 ARGS ?=
 # How many processes run the tests. Many tests wait, so there is one more than there are cores.
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + os.cpu_count()))')
-# The cache of the tests, which hold Java's classes for Spark there.
+# The cache of the tests, apart from the user's.
 CACHE := $(CURDIR)/.venv/cache
-CLASSES := $(CACHE)/reservation/spark-classes.jsa
 # Every process has to collect the same tests, some of which are named for sets.
 PYTEST := PYTHONHASHSEED=0 XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m pytest \
 	--numprocesses=$(PROCESSES) --dist=worksteal
@@ -46,17 +45,13 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/reservation demo
 
-# The many commands that the tests run load Java's classes from a file, which takes half the time.
-$(CLASSES): .venv/ready
-	XDG_CACHE_HOME=$(CACHE) $(BIN)/reservation spark prepare
-
-test: setup $(CLASSES)
+test: setup
 	$(PYTEST) $(ARGS) $(TESTS)
 
 check: lint
 	$(PYTEST) $(ARGS) $(FAST)
 
-soak: setup $(CLASSES)
+soak: setup
 	RESERVATION_TEST_SEEDS=$(or $(SEEDS),20) $(PYTEST) --verbose $(ARGS) tests/soak
 	$(MAKE) chaos SEEDS= SECONDS=$(or $(SECONDS),180)
 
@@ -77,7 +72,7 @@ dist: setup
 	cd build/dist/sources && ../venv/bin/python -m pytest --quiet $(ARGS) tests/unit
 
 # The floor is fail_under in pyproject.toml.
-coverage: setup $(CLASSES)
+coverage: setup
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(ARGS) $(TESTS)
 	$(BIN)/coverage combine --quiet
