@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from reservation.errors import ReservationError
@@ -105,7 +104,7 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> Spark
             session = builder.config(map={**properties}).getOrCreate()
         except Exception as error:
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
-    with contextlib.suppress(AttributeError, Py4JError):  # it only saves time
+    with contextlib.suppress(Exception):  # it only saves time
         jvm = session.sparkContext._jvm
         for name in _NAMED:  # resolved once, and kept
             setattr(jvm, name, getattr(jvm, name))
