@@ -3,27 +3,48 @@
 Each kind of bug, every strategy and the examples: `tests/soak/test_crash_kit.py`.
 """
 
+import pytest
+
+from bank import account
 from consumers.testing import Kind, crash_everywhere
 from tests.apps import planted
+from tests.support.controls import deposit, open_, withdraw
 
 BUGS = {
-    "own_id": Kind.OWN_ID,
-    "changes_event": Kind.MUTATION,
-    "ignores_version": Kind.IGNORED_VERSION,
-    "leaves_lock": Kind.LEFT_RUNNING,
+    ("tests.apps.planted.own_id", Kind.OWN_ID),
+    ("tests.apps.planted.changes_event", Kind.MUTATION),
+    ("tests.apps.planted.ignores_version", Kind.IGNORED_VERSION),
+    ("tests.apps.planted.leaves_lock", Kind.LEFT_RUNNING),
 }
+OF_BANK = [
+    open_(),
+    open_(account="2"),
+    deposit(),
+    deposit("d2", account="2"),
+    withdraw(),
+    deposit(),
+]
 
 
-def test_planted_bugs_are_found_and_nothing_else(server_url):
+@pytest.mark.parametrize(
+    ("component", "commands", "prepare", "kills", "known"),
+    [
+        ("tests.apps.planted:sample", planted.commands(planted.SAMPLE), planted.prepare, 2, BUGS),
+        (account, OF_BANK, None, 8, set()),
+    ],
+    ids=["planted", "bank"],
+)
+def test_planted_bugs_are_found_and_nothing_else(
+    server_url, component, commands, prepare, kills, known
+):
     """Each bug is found by its kind, in its handler, beside handlers that use the context well."""
     report = crash_everywhere(
-        "tests.apps.planted:sample",
-        planted.commands(planted.SAMPLE),
+        component,
+        commands,
         database_url=server_url,
-        prepare=planted.prepare,
-        most_kills=2,
+        prepare=prepare,
+        most_kills=kills,
         check=False,
     )
-    known = {(f"tests.apps.planted.{name}", kind) for name, kind in BUGS.items()}
     assert {(one.handler, one.kind) for one in report.findings} == known
-    assert report.kills == 2
+    assert report.kills == kills
