@@ -225,7 +225,7 @@ def fill(connection, length):
         )
 
 
-def test_a_consumer_that_dies_while_the_database_is_away_is_restarted(admin, store, database_url):
+def test_a_consumer_that_dies_while_the_database_is_away_is_restarted(admin, database_url):
     """The supervisor has seen the database, so it takes the failure for an outage."""
     name = conninfo.conninfo_to_dict(database_url)["dbname"]
     with Started(database_url) as started:
@@ -249,6 +249,7 @@ def test_a_consumer_that_dies_while_the_database_is_away_is_restarted(admin, sto
             admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         for category in READS:
             started.wait_for("database_available", category=category)
-        store.write([open_(), deposit()], COMMANDS)
+        with connect(database_url, autocommit=True) as connection:
+            MessageStore(connection).write([open_(), deposit()], COMMANDS)
         started.wait_for("batch_committed", category=RESERVED, handled=1)
         assert started.stop() == 0
