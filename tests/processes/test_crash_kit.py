@@ -1,6 +1,6 @@
 """The crash kit finds planted bugs, and nothing in handlers without one.
 
-Each kind of bug, every strategy and the examples: `tests/soak/test_crash_kit.py`.
+Each kind of bug, every strategy and the other examples: `tests/soak/test_crash_kit.py`.
 """
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from bank import account
 from consumers.testing import Kind, crash_everywhere
 from tests.apps import planted
-from tests.support.controls import deposit, open_, withdraw
+from tests.support.controls import close, deposit, open_, withdraw
 
 BUGS = {
     ("tests.apps.planted.own_id", Kind.OWN_ID),
@@ -16,6 +16,7 @@ BUGS = {
     ("tests.apps.planted.ignores_version", Kind.IGNORED_VERSION),
     ("tests.apps.planted.leaves_lock", Kind.LEFT_RUNNING),
 }
+PLANTED = "tests.apps.planted:sample"
 OF_BANK = [
     open_(),
     open_(account="2"),
@@ -23,19 +24,27 @@ OF_BANK = [
     deposit("d2", account="2"),
     withdraw(),
     deposit(),
+    close(),
 ]
 
 
 @pytest.mark.parametrize(
-    ("component", "commands", "prepare", "kills", "known"),
+    ("component", "commands", "prepare", "kills", "known", "duplicates"),
     [
-        ("tests.apps.planted:sample", planted.commands(planted.SAMPLE), planted.prepare, 2, BUGS),
-        (account, OF_BANK, None, 8, set()),
+        (
+            "tests.apps.planted:sample",
+            planted.commands(planted.SAMPLE),
+            planted.prepare,
+            2,
+            BUGS,
+            0,
+        ),
+        (account, OF_BANK, None, 8, set(), 1),
     ],
     ids=["planted", "bank"],
 )
 def test_planted_bugs_are_found_and_nothing_else(
-    server_url, component, commands, prepare, kills, known
+    server_url, component, commands, prepare, kills, known, duplicates
 ):
     """Each bug is found by its kind, in its handler, beside handlers that use the context well."""
     report = crash_everywhere(
@@ -48,3 +57,4 @@ def test_planted_bugs_are_found_and_nothing_else(
     )
     assert {(one.handler, one.kind) for one in report.findings} == known
     assert report.kills == kills
+    assert report.counts["duplicate"] == duplicates

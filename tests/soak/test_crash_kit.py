@@ -4,14 +4,13 @@ import threading
 
 import pytest
 
-from bank import account
 from consumers.testing import CrashFindings, CrashReport, Kind, crash_everywhere
 from shooting_range.messages import FireAt, Hit, Missed, MoveTarget
 from shop.messages import CancelUnpaid, Capture, Captured, Declined, Place, Refund
 from shop.provider import Server
 from tests.apps import planted
 from tests.soak import crash_tested
-from tests.support.controls import close, deposit, open_, withdraw
+from tests.support.controls import deposit, open_, withdraw
 
 BUGS = {
     "own_id": Kind.OWN_ID,
@@ -123,23 +122,6 @@ def test_swallowed_errors_and_repeated_effects_are_found(server_url, folder):
         ("the component swallowing", Kind.OUTSIDE_EFFECT),
     }
     assert "what effects= returns differs" in str(report)
-
-
-def test_nothing_is_found_in_the_bank(server_url):
-    """The bank passes, killed at a sample of its statements."""
-    commands = [
-        open_(),
-        open_(account="2"),
-        deposit(),
-        deposit("d2", account="2"),
-        withdraw(),
-        deposit(),
-        close(),
-    ]
-    report = crash_everywhere(account, commands, database_url=server_url, most_kills=8)
-    assert report.findings == ()
-    assert report.kills == 8
-    assert report.counts["duplicate"] == 1
 
 
 GOOD = {

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.session.session import spark_session
 from spark_jobs.source.source import MessageStoreSource
 from tests.spark.builders import Archived, Reconciled
+from tests.spark.judging import Judging
 from tests.support import databases
 from tests.support.commands import invoke_cli
 from tests.support.started import EXAMPLES
@@ -73,7 +74,7 @@ def _not_stopped(session: SparkSession) -> Iterator[None]:
 
     session.stop = restore
     yield
-    del session.stop
+    session.__dict__.pop("stop", None)  # those of tests/soak/spark may have taken it back
 
 
 @pytest.fixture
@@ -125,3 +126,16 @@ def prune(command: Callable[..., Any], tmp_path: Any) -> Callable[..., Any]:
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     return run
+
+
+@pytest.fixture
+def judging(
+    spark: SparkSession,
+    database_url: str,
+    connection: Connection[Any],
+    reconcile: Callable[..., Reconciled],
+    archive: Callable[..., Archived],
+    tmp_path: Any,
+) -> Judging:
+    """Give what judges the test's store in each mode of a run."""
+    return Judging(database_url, connection, reconcile, archive, tmp_path)

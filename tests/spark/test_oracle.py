@@ -3,16 +3,7 @@
 `tests/soak/spark/test_random_stores.py` does this and more, with as many as it is asked for.
 """
 
-import pytest
-
 from spark_jobs.common.result import VIOLATIONS
-from tests.spark.judging import Judging
-
-
-@pytest.fixture
-def judging(spark, database_url, connection, reconcile, archive, tmp_path):
-    """Give what judges the test's store in each mode of a run."""
-    return Judging(database_url, connection, reconcile, archive, tmp_path)
 
 
 def test_each_mode_counts_and_finds_what_the_docs_say(judging):

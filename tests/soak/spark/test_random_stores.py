@@ -8,7 +8,6 @@ import os
 import pytest
 
 from tests.spark.builders import head
-from tests.spark.judging import Judging
 from tests.support.chance import seeds
 
 pytestmark = pytest.mark.timeout(900)  # each store is judged many times
@@ -18,15 +17,10 @@ SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "5")))
 LARGE = """
 ALTER TABLE message_store.messages SET (fillfactor = 10);
 INSERT INTO message_store.messages (stream_name, position, type, data)
-SELECT 'large-1', n, 'Large', to_jsonb(repeat(md5(n::text), 30)) FROM generate_series(1, 9000) AS n;
+SELECT 'large-1', n, 'Large', jsonb_build_object('text', repeat(md5(n::text), 30))
+FROM generate_series(1, 9000) AS n;
 ANALYZE message_store.messages;
 """
-
-
-@pytest.fixture
-def judging(spark, database_url, connection, reconcile, archive, tmp_path):
-    """Give what judges the test's store in each mode of a run."""
-    return Judging(database_url, connection, reconcile, archive, tmp_path)
 
 
 @pytest.mark.parametrize("is_large", [False, True])
