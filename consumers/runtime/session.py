@@ -175,9 +175,10 @@ class Session:
         try:
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             check_preconditions(connection)
-            self._check_session(connection)
+            pooled = self._check_session(connection)
             with translated():
-                set_for_session(connection)
+                if pooled:  # then `connect` has set nothing
+                    set_for_session(connection)
                 connection.execute("RESET row_security")  # handlers have tables of their own
                 connection.execute(_QUERIES["settings"])
                 _watch_the_client(connection)
@@ -186,8 +187,8 @@ class Session:
             raise
         return connection
 
-    def _check_session(self, connection: Connection[Any]) -> None:
-        """Refuse a pooler that does not keep the session."""
+    def _check_session(self, connection: Connection[Any]) -> bool:
+        """Refuse a pooler that does not keep the session, and return whether there is one."""
         with translated():
             pooled = is_pooled(connection)
         if pooled:
@@ -195,6 +196,7 @@ class Session:
                 self.address, application_name=self.application_name, autocommit=True
             ) as other:
                 check_session(connection, other)
+        return pooled
 
     def _open_unless_stopped(self, stop: Stop) -> Connection[Any] | None:
         """Open a connection in a thread, so that neither name look-ups nor networks delay a stop.
