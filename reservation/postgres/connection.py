@@ -131,7 +131,9 @@ def check_encoding(connection: Connection[Any] | AsyncConnection[Any]) -> None:
 
 
 def _unavailable(error: Exception) -> DatabaseUnavailableError:
-    reason = " ".join(str(error).split())
+    # A line that asks whether the server runs would be asked again by what follows.
+    lines = (line.strip() for line in str(error).splitlines())
+    reason = " ".join(" ".join(line for line in lines if not line.endswith("?")).split())
     return DatabaseUnavailableError(f"Cannot reach the database: {reason}. {_way_out(reason)}")
 
 

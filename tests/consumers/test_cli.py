@@ -198,6 +198,7 @@ def test_a_command_that_cannot_run_says_why_in_one_line_and_exits_with_2(argumen
     assert done.returncode == 2
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert problem in error
+    assert "?" not in error  # what the server's library asks, the line answers
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stdout + done.stderr
 
