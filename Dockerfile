@@ -21,7 +21,10 @@ RUN python3 -m venv /srv/reservation/venv \
  && venv/bin/pip install --quiet --no-cache-dir --constraint /wheels/constraints.txt \
       "$(echo /wheels/*.whl)[${EXTRAS}]"
 ENV PATH=/srv/reservation/venv/bin:$PATH \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    XDG_CACHE_HOME=/srv/reservation/cache
+# With Spark, Java's classes as Java loads them fastest, for whatever user runs the image.
+RUN case ",${EXTRAS}," in *,spark,*) reservation spark prepare ;; esac
 WORKDIR /app
 # Without a shell, which would keep signals to itself.
 ENTRYPOINT ["reservation"]

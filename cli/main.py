@@ -45,8 +45,8 @@ def main() -> None:
     reservation demo                  see it all work, on an embedded PostgreSQL
     reservation store install         put the message store into a database
     reservation start bank:account    run a component's consumers
-    reservation start bank:account --workers 4
-                                      the same, with four processes for each category
+    reservation start bank:account --workers 4 --partitions 16
+                                      the same, in four processes that share the work
     reservation status                see how far they are
     reservation console bank:account  see it all in a browser
     reservation story withdrawal-17   tell what became of one command

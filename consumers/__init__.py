@@ -2,10 +2,10 @@
 
 A program runs a component with `run`, and a test or script drains it with `drain`. All else here is
 private. The packages, from the top: `supervisor`, `loop`, `batch`, `handling`, `decisions`,
-`calls`, `dead_letters`, `group`, `runtime`. Each imports only from those after it.
+`calls`, `dead_letters`, `group`, `runtime`, `options`. Each imports only from those after it.
 """
 
-from consumers.dead_letters.failure import Crashed
+from consumers.failures.failure import Crashed
 from consumers.program import Drained, StopEvent, drain, run
 
 __all__ = ["Crashed", "Drained", "StopEvent", "drain", "run"]

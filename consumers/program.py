@@ -1,8 +1,8 @@
-"""Running a component's consumers within a program, and draining what they have to handle.
+"""Running the consumers of components within a program, and draining what they have to handle.
 
-`run` is for programs that host a component beside other work. ``reservation start`` is for all
-others: it gives each consumer a process, and starts again one that dies. `drain` is for tests and
-scripts.
+`run` is for programs that host components beside other work. ``reservation start`` is for all
+others: it runs them in a process of their own, and starts that again if it dies. `drain` is for
+tests and scripts.
 
 Both leave logging as the program has it. Where the program has configured structlog, events go to
 it; otherwise they go to the logger ``reservation`` of the standard library.
@@ -11,22 +11,20 @@ it; otherwise they go to the logger ``reservation`` of the standard library.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import structlog
 from psycopg import Connection
 
-from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members
 from consumers.group.inspection.stored_positions import categories, is_drained
-from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
 from consumers.loop.consumer import Consumer
-from consumers.loop.consuming import consume
+from consumers.loop.consuming import Consumers, Part
 from consumers.loop.draining import Counting, UntilDrained
+from consumers.options import DEFAULT_BATCH_BYTES, Options
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
@@ -36,7 +34,6 @@ from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
-from reservation.store.argument_checks import check_batch_bytes, check_batch_size
 from reservation.store.schema.preconditions import check_preconditions
 
 # What a dead letter keeps of the exception that a handler raised.
@@ -60,8 +57,8 @@ class Drained:
 
     Attributes:
         counts: how many messages became ``handled``, ``rejected``, ``reserved``, ``duplicate``,
-            ``conflict``, ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without
-            dead letters that were handled again.
+            ``conflict``, ``ignored``, ``redelivered``, ``waiting``, ``parked``, ``dead`` and so on
+            in the end; those that had been set aside before, and were tried again, too.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -73,7 +70,7 @@ class Drained:
 
 
 def run(
-    component: Component,
+    components: Component | Sequence[Component],
     database_url: str,
     *,
     stop: StopEvent | None = None,
@@ -81,7 +78,7 @@ def run(
     batch_bytes: int = DEFAULT_BATCH_BYTES,
     errors: Errors = "place",
 ) -> None:
-    """Run a component's consumers until told to stop.
+    """Run all consumers of components until told to stop.
 
     Each category has a thread, in which its handlers are called. Called in the main thread, it
     also stops at SIGTERM and SIGINT, and restores their handlers in the end. It returns once the
@@ -89,7 +86,7 @@ def run(
     for. Dead letters, waiting and groups are as for ``reservation start``.
 
     Args:
-        component: the component.
+        components: the component, or several, each of another name.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         stop: what the program sets to stop the consumers; None if only signals stop them.
         batch_size: how many messages to handle in one transaction, at least 1.
@@ -109,35 +106,32 @@ def run(
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
-    keep_text = _check_errors(errors) == "full"
-    _check(component, batch_size, batch_bytes)
+    options = _options(batch_size, batch_bytes, errors)
+    components = [components] if isinstance(components, Component) else components
+    check_names_differ(components)
+    for component in components:
+        component.check()
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
-        _check_store(connection, component)
+        for component in components:
+            _check_store(connection, component)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
-        running = _Threads(stopping)
+        parts = [
+            Part(component, category, _log(component, category))
+            for component in components
+            for category in categories(component)
+        ]
+        consumers = Consumers(parts, database_url, options, stopping)
+        asked = stop or threading.Event()
         try:
-            for category in categories(component):
-                log = _log(component, category)
-                running.start(
-                    category,
-                    partial(
-                        consume,
-                        component,
-                        category,
-                        database_url,
-                        stopping,
-                        batch_size=batch_size,
-                        batch_bytes=batch_bytes,
-                        log=log,
-                        keep_text=keep_text,
-                    ),
-                )
-            running.wait(stop or threading.Event())
+            consumers.start()
+            # A signal may interrupt any thread, and only the main thread handles it, between looks.
+            while not stopping.requested and not asked.wait(LOOK):
+                pass
         finally:
             stopping.request()
-            running.join()
+            consumers.join()
 
 
 def drain(
@@ -150,10 +144,11 @@ def drain(
 ) -> Drained:
     """Handle all messages that a component's categories hold, in the calling thread.
 
-    Messages that handlers write to these categories meanwhile are handled too, and so are the dead
-    letters that ``reservation dead-letters retry`` asked to handle again. It returns once the
-    component's consumers are at the end of every category; other processes may do part of the work.
-    A message that cannot be handled becomes a dead letter, as for ``reservation start``.
+    Messages that handlers write to these categories meanwhile are handled too, and so are those
+    that wait for another attempt within a second, and the dead letters that ``reservation
+    dead-letters retry`` asked to handle again. It returns once the component's consumers are at the
+    end of every category; other processes may do part of the work. A message that cannot be handled
+    becomes a dead letter, as for ``reservation start``.
 
     Args:
         component: the component.
@@ -176,8 +171,8 @@ def drain(
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
-    keep_text = _check_errors(errors) == "full"
-    _check(component, batch_size, batch_bytes)
+    options = _options(batch_size, batch_bytes, errors)
+    component.check()
     counting = Counting()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
@@ -190,11 +185,9 @@ def drain(
                     session,
                     component,
                     category,
-                    batch_size=batch_size,
-                    batch_bytes=batch_bytes,
+                    options,
                     telemetry=counting,
                     log=log,
-                    keep_text=keep_text,
                 )
                 with UntilDrained(session, component.name, category) as stop:
                     consumer.run(stop)
@@ -206,66 +199,28 @@ def drain(
     return Drained(counting.counts)
 
 
-class _Threads:
-    """A thread for each consumer; when one ends, all do."""
-
-    def __init__(self, stopping: Stop) -> None:
-        self._stopping = stopping
-        self._threads: list[threading.Thread] = []
-        self._failures: list[BaseException] = []
-
-    def start(self, name: str, consume: Callable[[], None]) -> None:
-        """Run a consumer in a thread of its own."""
-
-        def work() -> None:
-            try:
-                consume()
-            except BaseException as error:  # noqa: BLE001  raised again by `join`
-                self._failures.append(error)
-            finally:
-                self._stopping.request()
-
-        # A host that ends without waiting for `run` need not wait for these either: what was not
-        # committed is rolled back.
-        thread = threading.Thread(target=work, name=f"reservation {name}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def wait(self, stop: StopEvent) -> None:
-        """Wait until the program asks to stop, a signal comes, or a consumer ends.
-
-        A signal may interrupt any thread, and only the main thread handles it, between two looks.
-        """
-        while not self._stopping.requested and not stop.wait(LOOK):
-            pass
-
-    def join(self) -> None:
-        """Wait until all have ended."""
-        for thread in self._threads:
-            thread.join()
-        if self._failures:
-            raise self._failures[0]
+def check_names_differ(components: Sequence[Component]) -> None:
+    """Refuse components that would share their positions, because they have one name."""
+    names = [component.name for component in components]
+    for name in names:
+        if names.count(name) > 1:
+            raise DeclarationError(
+                f"Two components are named {name!r}; a name stands for the positions of one, so "
+                f"give each its own, and name each once"
+            )
 
 
-def _check_errors(errors: Errors) -> Errors:
-    """Refuse a value that `errors` cannot have."""
+def _options(batch_size: int, batch_bytes: int, errors: Errors) -> Options:
     if errors not in get_args(Errors):
         raise DeclarationError(f"errors={errors!r} is neither 'place' nor 'full'")
-    return errors
-
-
-def _check(component: Component, batch_size: int, batch_bytes: int) -> None:
-    """Refuse what ``reservation start`` refuses before it connects."""
-    component.check()
-    check_batch_size(batch_size)
-    check_batch_bytes(batch_bytes)
+    return Options(batch_size, batch_bytes, keep_text=errors == "full")
 
 
 def _check_store(connection: Connection[Any], component: Component) -> None:
     """Refuse a store that ``reservation start`` refuses."""
     check_names(connection, component)
     check_event_types(connection, component)
-    checked_sizes(connection, component, categories(component), GroupShare())
+    checked_sizes(connection, component, categories(component), None)
     check_members(connection, component.name, ProcessDeclaration.of(component))
 
 

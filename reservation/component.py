@@ -29,7 +29,6 @@ from reservation.declaration.table import Declarations
 from reservation.entity.snapshots import check_snapshots
 from reservation.errors import DeclarationError, UnknownTypeError
 from reservation.handlers.checks.declaration_checks import (
-    Transaction,
     check_class,
     check_entity,
     check_error_hook,
@@ -42,7 +41,6 @@ from reservation.handlers.checks.declaration_checks import (
     check_projector,
     check_replies_to,
     check_single,
-    check_transaction,
     upcasters_of,
 )
 from reservation.handlers.execution import check_execution
@@ -167,7 +165,6 @@ class Component(Generic[Entity]):
         command: type[Command],
         *,
         ignoring: str | Iterable[str] = (),
-        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
     ) -> InitiatorDecorator[Command]:
@@ -180,28 +177,21 @@ class Component(Generic[Entity]):
         Args:
             command: the command's dataclass.
             ignoring: the fields in which a reissue may differ from the first issue.
-            transaction: see `handle`, as are `retry` and `concurrency`.
             retry: when a message is tried again whose handler raised.
             concurrency: how many calls of an async handler run at a time.
 
         Raises:
             DeclarationError: the command is declared twice or lacks a field, another class has one
-                of its names, there is no such transaction, or the function cannot be its handler.
+                of its names, or the function cannot be its handler.
         """
         check_class(self.name, "initiate", command, "Open")
-        own_transaction = check_transaction(self.name, command, transaction)
 
         fields = fields_of(command, ignoring)
 
         def declare(handler: Any) -> Any:
-            self._declare(
-                self._declarations.own,
-                command,
-                handler,
-                {"role": Role.INITIATE, "ignoring": fields, "own_transaction": own_transaction},
-                retry,
-                concurrency,
-            )
+            recorded = {"role": Role.INITIATE, "ignoring": fields}
+            own = self._declarations.own
+            self._declare(own, command, handler, recorded, retry, concurrency)
             return handler
 
         return declare
@@ -213,7 +203,6 @@ class Component(Generic[Entity]):
         *,
         key: str | Iterable[str] | Callable[[Command], KeyValue] | Key[Command],
         once: Strategy | None = None,
-        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
@@ -223,7 +212,6 @@ class Component(Generic[Entity]):
         message: type[Command],
         *,
         once: Strategy | None,
-        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
@@ -237,7 +225,6 @@ class Component(Generic[Entity]):
         from_position: int = 0,
         correlated: bool = False,
         once: Strategy | None = None,
-        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Event, Entity]: ...
@@ -251,7 +238,6 @@ class Component(Generic[Entity]):
         id: Any = None,  # noqa: A002  the field's word
         from_position: int = 0,
         correlated: bool = False,
-        transaction: Transaction = "batch",
         retry: Retry | None = None,
         concurrency: int | None = None,
     ) -> Any:
@@ -283,9 +269,6 @@ class Component(Generic[Entity]):
             correlated: whether to handle only messages of another category whose metadata has a
                 ``correlationStreamName`` of the component's own. Others are passed. (Source: the
                 correlation of Eventide's consumers.)
-            transaction: "batch" commits what the handler brings about together with the rest of
-                its batch; "message" gives each message a transaction of its own, which takes a
-                commit for each.
             retry: when a message is tried again whose handler raised, while others are handled;
                 None to try it the component's `attempts` times, directly.
             concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
@@ -299,7 +282,6 @@ class Component(Generic[Entity]):
             StreamNameError: a name cannot be that of a category.
         """
         check_class(self.name, "handle", message, 'Withdraw, key="withdrawal_id"')
-        own_transaction = check_transaction(self.name, message, transaction)
         strategy = None if isinstance(once, EllipsisType) else once
         check_once(self.name, message, strategy)
         table = self._declarations
@@ -321,7 +303,6 @@ class Component(Generic[Entity]):
             recorded |= {"role": Role.RESERVE, "reservation": reservation, "ignoring": fields}
         if strategy is not None:
             strategy.declare(self.name, message, self.entity)
-        recorded["own_transaction"] = own_transaction
 
         def declare(handler: Any) -> Any:
             declared = table.own if category is None else table.other(category)
@@ -610,9 +591,8 @@ class Component(Generic[Entity]):
             raise DeclarationError(f"{self.name}: {name}{where} has two handlers; keep one")
         if recorded.get("reservation") is not None:
             check_reservation(table, recorded["reservation"])
-        alone = 'transaction="message"' if recorded["own_transaction"] else None
         at_a_time = check_execution(
-            self.name, message, handler, retry=retry, concurrency=concurrency, alone=alone
+            self.name, message, handler, retry=retry, concurrency=concurrency
         )
         note_own_code(getattr(handler, "__module__", None))
         category = table.command_category if declared.is_own else declared.category

@@ -46,9 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Let started processes receive SIGINT, which a shell's background job ignores, and find Java.
 
+    They store none of Java's classes in the background, which would take time from other tests.
     Spark's own programs look for Java only in JAVA_HOME and on the PATH. Where there is none at
     all, the tests that need it fail, and say so.
     """
+    os.environ["RESERVATION_SPARK_PREPARE"] = "off"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with suppress(SparkUnavailableError):

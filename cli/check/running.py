@@ -69,6 +69,8 @@ def check_app(
         click.echo(json.dumps(to_json(report)))
     else:
         console().print(render(report))
+    if full:
+        load("cli.spark.execution.prepare:prepare_later")(master, remote)
     if not report.in_order:
         context.exit(NOT_IN_ORDER)
 

@@ -88,6 +88,30 @@ class TimestampType(click.ParamType[datetime]):
         )
 
 
+class SinceType(click.ParamType[int | datetime]):
+    """A global position, such as 120000, or a point in time as `TimestampType` takes it."""
+
+    name = "since"
+
+    def convert(
+        self,
+        value: str | int | datetime,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int | datetime:
+        """Return the global position or the point in time, in UTC."""
+        if isinstance(value, (int, datetime)):
+            return value
+        if value.isascii() and value.isdigit():
+            position = int(value)
+            if not 1 <= position < 2**63:
+                self.fail(f"{value} is no global position; the first one is 1", param, ctx)
+            return position
+        return _TIMESTAMP.convert(value, param, ctx)
+
+
+_TIMESTAMP = TimestampType()
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 

@@ -16,9 +16,9 @@ from cli.consumers import letter_output
 from cli.consumers.letter_choice import Choice, Chosen, choice_options, letters_of
 from consumers.dead_letters import administration, bulk, history
 from consumers.dead_letters.history import Request
+from consumers.dead_letters.letter import STATES, Selection, StateChange
 from consumers.dead_letters.retry_with_data import retry_with_data
 from consumers.dead_letters.search import Filter
-from consumers.dead_letters.stored_letters import OPEN, Selection, StateChange
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
@@ -32,10 +32,9 @@ def dead_letters() -> None:
     """Show the messages that consumers could not handle, and retry or discard them.
 
     \b
-    dead       the message failed, or cannot be handled
-    waiting    it failed, and waits for its next attempt
-    parked     it waits behind a dead message of the same entity
-    retry      it will be handled again
+    dead       it failed, and is not tried again by itself
+    waiting    it failed, or is to be retried, and waits for its next attempt; or it runs
+    parked     it waits behind an earlier message of the same entity that is dead or waiting
     handled    it was handled later
     discarded  it was given up
 
@@ -55,7 +54,14 @@ def _whose(command: F) -> F:
 @click.option(
     "--entity", metavar="STREAM", help="Only dead letters of this entity, such as account-123."
 )
-@click.option("--all", "closed", is_flag=True, help="Also handled and discarded ones.")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Those in this state instead; several times for several states.",
+)
+@click.option("--all", "every", is_flag=True, help="Those in every state.")
 @database_option
 @json_option
 @debug_option
@@ -63,15 +69,17 @@ def list_command(
     consumer: str | None,
     category: str | None,
     entity: str | None,
-    closed: bool,
+    states: tuple[str, ...],
+    every: bool,
     database_url: str,
     as_json: bool,
 ) -> None:
-    """List dead letters, and what is parked behind them.
+    """List dead letters, and what is parked behind them: what needs somebody to decide.
 
     \b
     Examples:
       reservation dead-letters list
+      reservation dead-letters list --state waiting
       reservation dead-letters list --entity account-123 --all
       reservation dead-letters list --json | jq '.deadLetters[].reason'
     """
@@ -80,14 +88,16 @@ def list_command(
         letters = administration.find(
             connection,
             Selection(consumer, category, entity),
-            states=None if closed else OPEN,
+            states=states or None,
+            needs_person=not (states or every),
         )
     if as_json:
         click.echo(
             json.dumps({"deadLetters": [letter_output.as_json(letter) for letter in letters]})
         )
     elif not letters:
-        click.echo("There are no dead letters.")
+        named = f"There is no message in the state {' or '.join(states)}."
+        click.echo(named if states else "There are no dead letters.")
     else:
         console().print(letter_output.table(letters))
         raised = letter_output.raised_lines(letters)
@@ -179,13 +189,14 @@ def retry_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Mark dead letters to be handled again, and then the messages parked behind them.
+    """Have dead letters handled again, and then the messages parked behind them.
 
     Give their positions, or options that select them; of several options, all must match. Run this
     once the fault is fixed. The command does not wait: the consumer handles the messages in the
-    order of the log. One that fails again is dead again, and the messages behind it stay parked. A
-    conflict cannot be retried, because another command took its key. Who asked, when and why is
-    stored, and `show` prints it.
+    order of the log. A message that waits for its next attempt is tried at once. One that fails
+    again waits or is dead again, and the messages behind it stay parked. A conflict cannot be
+    retried, because another command took its key. Who asked, when and why is stored, and `show`
+    prints it.
 
     With --data, one letter is handled with other data than its message has, under the same key,
     once. The letter keeps the data, and the log keeps the message as it was sent. The data has the
@@ -208,8 +219,6 @@ def retry_command(
         check_installed(connection)
         if dry_run:
             chosen = letters_of(connection, choice, bulk.to_retry(choice.wanted))
-            if not choice.positions:
-                chosen = chosen.with_further(bulk.stranded(connection, choice.wanted))
             _print_chosen(chosen, as_json)
             return
         if file is not None:
@@ -226,7 +235,7 @@ def retry_command(
     entity = choice.wanted.entity
     if choice.wanted == Filter(entity=entity) and entity is not None and not changed.letters:
         raise CommandError(f"The entity {printable(entity)} has no dead letter")
-    _print_changed("retry", changed, as_json)
+    _print_changed("waiting", changed, as_json)
 
 
 @dead_letters.command("discard")
@@ -303,7 +312,7 @@ def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
     what = f"{count} dead {'letter' if count == 1 else 'letters'}"
     if not count:
         click.echo("Nothing was changed: nothing is dead, or it will be retried already.")
-    elif state == "retry":
+    elif state == "waiting":
         behind = f", and {changed.waiting} parked behind" if changed.waiting else ""
         click.echo(
             f"To be retried: {what}{behind}. {letter_output.WHEN_RETRIED.format(what='them')}"

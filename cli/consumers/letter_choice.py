@@ -11,8 +11,8 @@ from psycopg import Connection
 
 from cli.common.durations import DurationType
 from consumers.dead_letters import administration, search
+from consumers.dead_letters.letter import Letter, Selection
 from consumers.dead_letters.search import Extent, Filter
-from consumers.dead_letters.stored_letters import Selection, StoredLetter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +47,7 @@ class Chosen:
         extent: how many there are, and as far as which.
     """
 
-    letters: list[StoredLetter]
+    letters: list[Letter]
     extent: Extent
 
     @property
@@ -55,12 +55,6 @@ class Chosen:
         """Their names, and how many more there are."""
         more = self.extent.count - len(self.letters)
         return [*map(str, self.letters), *([f"and {more} more"] if more else [])]
-
-    def with_further(self, letters: list[StoredLetter]) -> "Chosen":
-        """Return these letters and some more."""
-        count = self.extent.count + len(letters)
-        shown = [*self.letters, *letters][:_NAMED]
-        return Chosen(shown, Extent(count, self.extent.last))
 
 
 def choice_options(command: F) -> F:

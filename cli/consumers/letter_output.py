@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.dead_letters.history import LetterDecision
-from consumers.dead_letters.stored_letters import (
+from consumers.dead_letters.letter import (
     Content,
     Correction,
+    Letter,
     Raised,
-    StoredLetter,
 )
 from reservation.messages.message import printable
 from reservation.serialization.codec import camel_case
@@ -42,7 +42,7 @@ def correction_as_json(correction: Correction, with_data: bool) -> dict[str, Any
     return shown
 
 
-def table(letters: Sequence[StoredLetter]) -> Table:
+def table(letters: Sequence[Letter]) -> Table:
     """Return dead letters as a table."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts", "next"):
@@ -50,7 +50,7 @@ def table(letters: Sequence[StoredLetter]) -> Table:
     for letter in letters:
         cells = [
             str(letter.global_position),
-            letter.state if letter.next_attempt_at is None else "waiting",
+            letter.state,
             letter.reason if letter.behind is None else f"behind {letter.behind}",
             letter.type,
             letter.stream_name,
@@ -62,7 +62,7 @@ def table(letters: Sequence[StoredLetter]) -> Table:
     return shown
 
 
-def raised_lines(letters: Sequence[StoredLetter]) -> list[str]:
+def raised_lines(letters: Sequence[Letter]) -> list[str]:
     """Return what was raised and where, each with the positions of the letters that met it."""
     alike: dict[str, list[str]] = {}
     for letter in letters:
@@ -77,7 +77,7 @@ def raised_lines(letters: Sequence[StoredLetter]) -> list[str]:
     ]
 
 
-def _raised(letter: StoredLetter, type_: str) -> str:
+def _raised(letter: Letter, type_: str) -> str:
     """Return the class of an exception without its module, and where it was raised."""
     class_ = type_ if " of " in type_ else type_.split(".")[-1]
     return class_ if letter.error_place is None else f"{class_} in {letter.error_place}"
@@ -88,7 +88,7 @@ def _when(moment: datetime | None) -> str:
 
 
 def fields(
-    letter: StoredLetter,
+    letter: Letter,
     content: Content | None,
     correction: Correction | None,
     raised: Raised,
@@ -143,12 +143,12 @@ def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def as_json(letter: StoredLetter) -> dict[str, Any]:
+def as_json(letter: Letter) -> dict[str, Any]:
     """Return a dead letter as JSON has it."""
     return _values(letter)
 
 
-def _values(one: StoredLetter | LetterDecision) -> dict[str, Any]:
+def _values(one: Letter | LetterDecision) -> dict[str, Any]:
     return {
         camel_case(key): value.isoformat() if isinstance(value, datetime) else value
         for key, value in dataclasses.asdict(one).items()

@@ -1,5 +1,6 @@
-"""``reservation start``: run a component's consumers."""
+"""``reservation start``: run the consumers of components."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import click
@@ -7,14 +8,15 @@ import click
 from cli.common.durations import DurationType
 from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
-from cli.common.options import app_options, batch_size_option, database_option
-from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
+from cli.common.options import app_dir_option, batch_size_option, database_option
 from consumers.group.compatibility import check_members
-from consumers.group.inspection.stored_positions import categories
-from consumers.group.membership import GroupShare
+from consumers.group.inspection.stored_positions import Reads, categories
 from consumers.group.sizes import checked_sizes
+from consumers.options import DEFAULT_BATCH_BYTES, Options
+from consumers.program import check_names_differ
 from consumers.runtime.observability.logs import Log, configure_logs
-from consumers.supervisor.supervisor import Address, Assignment, run
+from consumers.supervisor.assignment import Assignment
+from consumers.supervisor.supervisor import Address, run
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -25,38 +27,29 @@ from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
 
-# The default number of partitions of a category that several processes share: enough for some more
-# processes, and few enough to read at a glance.
-SHARED = 16
-
 
 @click.command()
-@app_options
+@click.argument("apps", metavar="APP...", nargs=-1, required=True)
+@app_dir_option
 @click.option(
     "--only",
     metavar="[commands|reserved|subscribed|CATEGORY]",
-    help="Run only the consumer of the commands, or only that of the reserved copies, or those of "
-    "the categories that APP subscribes to, or only that of the category with this name.",
+    help="Run only the consumers of commands, or only those of reserved copies, or those of the "
+    "categories that APP subscribes to, or only those of the category with this name.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="How many processes share each category.",
+    help="How many processes run the consumers, and share the categories.",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 1024),
-    help="How many partitions a category gets when it is first consumed. Processes share "
-    "partitions. [default: 1; with several workers, 16]",
+    help="How many partitions a category gets when it is first consumed. Each is read by one "
+    "process at a time. [default: 1]",
 )
-@click.option(
-    "--member",
-    type=click.IntRange(0),
-    help="Read only this partition, from 0, as a member of a group of a fixed size.",
-)
-@click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
 @database_option
 @batch_size_option(10_000, "How many messages to handle in one transaction.")
 @click.option(
@@ -76,6 +69,15 @@ SHARED = 16
     metavar="DURATION",
     help="How long a consumer may take to finish its batch when it is stopped, such as 0.5s or 2m. "
     "A plain number is in seconds.",
+)
+@click.option(
+    "--stuck-after",
+    type=DurationType(at_least=timedelta(seconds=1), at_most=timedelta(days=1), plain_seconds=True),
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the handler of a message may give no sign of life before its process is "
+    "replaced. That counts as an attempt at the message.",
 )
 @click.option(
     "--stop-on-error",
@@ -115,34 +117,35 @@ SHARED = 16
 )
 @debug_option
 def start(
-    app: str,
+    apps: tuple[str, ...],
     app_dir: str,
     only: str | None,
     workers: int,
     partitions: int | None,
-    member: int | None,
-    size: int | None,
     database_url: str,
     batch_size: int,
     batch_bytes: int,
     grace: timedelta,
+    stuck_after: timedelta,
     stop_on_error: bool,
     errors: str,
     log_level: str,
     metrics_port: int | None,
     metrics_host: str,
 ) -> None:
-    """Run the consumers of the component APP, until SIGTERM or SIGINT.
+    """Run the consumers of the components APP, until SIGTERM or SIGINT.
 
-    APP is module:attribute, as in bank:account. One consumer reads the component's commands and
+    APP is module:attribute, as in bank:account. One consumer reads a component's commands and
     reserves each by its idempotence key; another handles the reserved copies; and there is one for
-    each category that the component subscribes to. Each runs in a process of its own. Logs go to
-    standard error: readable lines on a terminal, JSON elsewhere.
+    each category that the component subscribes to. All run in one process, each in a thread of its
+    own. If the process dies, it is started again. Logs go to standard error: readable lines on a
+    terminal, JSON elsewhere.
 
     Processes with the same component and database share its categories, whether started with
-    --workers or elsewhere. Each takes a fair share of the partitions, and shares are redistributed
-    within seconds when processes start or end. A process without a partition stands by. The number
-    of partitions is fixed when a category is first consumed; `reservation partitions` changes it.
+    --workers or elsewhere. Each takes about as many partitions as the others, of all categories
+    together, and shares are redistributed within seconds when processes start or end. A process
+    without a partition stands by. The number of partitions is fixed when a category is first
+    consumed; `reservation partitions` changes it.
 
     On SIGTERM or SIGINT, a consumer finishes its batch. If that takes longer than --grace, or on a
     second signal, the batch is rolled back and read again at the next start.
@@ -160,6 +163,10 @@ def start(
     parked behind it; all others are handled: see `reservation dead-letters`. With --stop-on-error
     the consumer stops instead, with the position before the message.
 
+    A message that ends the process, or whose handler gives no sign of life for --stuck-after,
+    becomes a dead letter after its attempts too. All consumers of the process are started again,
+    and only what they had at hand is handled one by one.
+
     With --debug, the traceback of each failed attempt is logged. It may hold data.
 
     Exit status: 0 it was stopped by a signal; 1 a message cannot be handled and --stop-on-error is
@@ -169,22 +176,44 @@ def start(
     Examples:
       reservation start bank:account --database-url postgresql://localhost/bank
       reservation start bank:account --only reserved --app-dir /srv/bank
-      reservation start bank:account --workers 4
-      reservation start bank:account --member 1 --size 3
+      reservation start bank:account shop:orders shop:stock --workers 4 --partitions 16
       reservation start bank:account --errors full --log-level debug
     """
     if metrics_port is not None:
         require_extras("metrics")
     configure_logs(level=log_level)
-    share = _share(workers, partitions, member, size)
-    component = load_component(app, app_dir)
-    read = _categories(component, only)
+    components = [load_component(app, app_dir) for app in apps]
+    check_names_differ(components)
+    read = _reads(components, only)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
-        check_names(connection, component)
-        check_event_types(connection, component)
-        sizes = checked_sizes(connection, component, read, share)
-        check_members(connection, component.name, ProcessDeclaration.of(component))
+        for app, component in zip(apps, components, strict=True):
+            mine = [category for name, category in read if name == component.name]
+            check_names(connection, component)
+            check_event_types(connection, component)
+            sizes = checked_sizes(connection, component, mine, partitions)
+            check_members(connection, component.name, ProcessDeclaration.of(component))
+            _warn_of_idle(app, component, sizes, workers)
+    options = Options(
+        batch_size,
+        batch_bytes,
+        partitions,
+        stop_on_error,
+        keep_text=errors == "full",
+        debug=is_debug(),
+        grace=grace.total_seconds(),
+        stuck_after=stuck_after.total_seconds(),
+        log_level=log_level,
+    )
+    run(
+        Assignment(apps, app_dir, tuple(read), database_url, options),
+        workers,
+        None if metrics_port is None else Address(metrics_host, metrics_port),
+    )
+
+
+def _warn_of_idle(app: str, component: Component, sizes: Mapping[str, int], workers: int) -> None:
+    """Warn of processes that will have no partition."""
     for category, size in sizes.items():
         if workers > size:
             Log(component.name, category).warning(
@@ -193,70 +222,49 @@ def start(
                 partitions=size,
                 hint=f"stop the consumers and run `reservation partitions {app} {workers}`",
             )
-    run(
-        [
-            Assignment(
-                app,
-                app_dir,
-                component.name,
-                category,
-                database_url,
-                batch_size,
-                batch_bytes,
-                log_level,
-                grace.total_seconds(),
-                share,
-                stop_on_error,
-                errors == "full",
-                is_debug(),
-            )
-            for category in read
-            for _ in range(workers)
-        ],
-        None if metrics_port is None else Address(metrics_host, metrics_port),
+
+
+def _reads(components: Sequence[Component], only: str | None) -> list[Reads]:
+    """Return the consumers to run, those of a component one after the other."""
+    chosen = [
+        (component.name, category)
+        for component in components
+        for category in _categories(component, only)
+    ]
+    if chosen or only is None:
+        return chosen
+    names = ", ".join(repr(component.name) for component in components)
+    kinds = {
+        "commands": "are no commands",
+        "reserved": "is no reservation category",
+        "subscribed": "is no subscription",
+    }
+    if only in kinds:
+        raise DeclarationError(
+            f"There {kinds[only]} in {names}, so there is no consumer of one; leave out --only "
+            f"{only}"
+        )
+    known = ", ".join(name for component in components for name in categories(component))
+    raise click.UsageError(
+        f"--only {only} is neither commands, reserved or subscribed, nor a category that the "
+        f"components read: {known}"
     )
 
 
-def _share(
-    workers: int, partitions: int | None, member: int | None, size: int | None
-) -> GroupShare:
-    """Return which share of its group each consumer takes."""
-    if member is None and size is None:
-        return GroupShare(partitions, to_begin_with=max(workers, SHARED) if workers > 1 else 1)
-    if member is None or size is None or workers > 1 or partitions is not None:
-        raise click.UsageError(
-            "--member and --size go together, and with neither --workers nor --partitions"
-        )
-    if member >= size:
-        raise click.UsageError(f"The members of a group of {size} are 0 to {size - 1}")
-    return GroupShare(size, member)
-
-
-def _categories(component: Component, only: str | None) -> list[str]:
+def _categories(component: Component, only: str | None) -> Sequence[str]:
+    """Return those of a component's categories that are to be read."""
     declared = declarations(component)
     read, reserved = categories(component), declared.reservation_categories
     subscribed = declared.subscribed_categories
-    kinds = {
-        "commands": [name for name in read if name not in (*reserved, *subscribed)],
-        "reserved": reserved,
-        "subscribed": subscribed,
-    }
-    if only is None:
-        return read
-    chosen = [only] if only in read else kinds.get(only)
-    if chosen is None:
-        raise click.UsageError(
-            f"--only {only} is neither commands, reserved or subscribed, nor a category that the "
-            f"component {component.name!r} reads: {', '.join(read)}"
-        )
-    if not chosen:
-        what = {
-            "commands": "handles no commands",
-            "reserved": "has no reservation category",
-            "subscribed": "subscribes to no category",
-        }[only]
-        raise DeclarationError(
-            f"The component {component.name!r} {what}, so there is no consumer of one; leave out "
-            f"--only {only}"
-        )
-    return chosen
+    match only:
+        case None:
+            return read
+        case _ if only in read:
+            return [only]
+        case "commands":
+            return [name for name in read if name not in (*reserved, *subscribed)]
+        case "reserved":
+            return reserved
+        case "subscribed":
+            return subscribed
+    return []

@@ -235,7 +235,7 @@ def _holder(holder: Holder | None) -> Text:
 
 
 def _letters(one: PartitionStatus) -> Text:
-    counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
+    counts = {"dead": one.dead, "parked": one.parked}
     texts = [f"{count:,} {name}" for name, count in counts.items() if count]
     if one.waiting and one.next_attempt_at is not None:
         texts.append(f"{one.waiting:,} waiting, the first until {_when(one.next_attempt_at)}")
@@ -291,7 +291,6 @@ def _as_json(seen: Status) -> dict[str, object]:
                 and partition.stored.updated_at.isoformat(),
                 "dead": partition.dead,
                 "parked": partition.parked,
-                "retry": partition.retry,
                 "waiting": partition.waiting,
                 "nextAttemptAt": partition.next_attempt_at
                 and partition.next_attempt_at.isoformat(),

@@ -1,5 +1,6 @@
 """The demo's consumers: real processes of the command line, one of which is killed on the way."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,15 +30,17 @@ class ConsumerProcesses:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for process in self._running.values():
-            process.kill()
-            process.wait()
+        for which in list(self._running):
+            self.kill(which)
 
     def start(self, which: str) -> int:
         """Start one consumer, ``commands`` or ``reserved``, and return its process id."""
         with self._log(which).open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  our own command line
-                [*self._command, "--only", which], env=self._environment, stderr=log
+                [*self._command, "--only", which],
+                env=self._environment,
+                stderr=log,
+                start_new_session=True,
             )
         self._running[which] = process
         return process.pid
@@ -45,7 +48,8 @@ class ConsumerProcesses:
     def kill(self, which: str) -> None:
         """End one consumer with SIGKILL, as a machine that fails would."""
         process = self._running.pop(which)
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def check(self) -> None:

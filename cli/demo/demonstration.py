@@ -21,11 +21,11 @@ from reservation.postgres.embedded import start_embedded
 from reservation.store.client import MessageStore
 from reservation.store.schema.install import install
 from spark_jobs.common.result import Report
-from spark_jobs.reconciliation.reconcile import reconcile
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconcile import reconcile
 from spark_jobs.report.as_json import as_json
 from spark_jobs.report.terminal import print_report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order, reached
+from spark_jobs.run import Run
 from spark_jobs.session.java import require_java
 
 if TYPE_CHECKING:

@@ -5,13 +5,11 @@ from functools import partial
 
 import psycopg
 
-from consumers.batch.comparison import Comparison
+from consumers.batch.copying import Copying
 from consumers.calls.blame import blamed
 from consumers.decisions.decisions import Decisions
-from consumers.handling.redelivery import further_before, refuse_taken_ids
+from consumers.handling.redelivery import refuse_taken_ids
 from consumers.runtime.context import ConsumerContext
-from reservation.declaration.records import Role
-from reservation.declaration.table import declarations
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (
     ExpectedVersionError,
@@ -21,22 +19,20 @@ from reservation.errors import (
     StoreError,
 )
 from reservation.idempotence.passes import record_passes
-from reservation.idempotence.reserve import (
-    ReserveOutcome,
-    compare_initiations,
-    first_initiated,
-    first_reserved,
-    reserve,
-)
 from reservation.messages.message import StoredMessage, printable
-from reservation.postgres.connection import check_encoding
-from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange.exchange import Sent, exchange, send
-from reservation.postgres.exchange.keeping_connection import keeps_statements
-from reservation.postgres.exchange.request import Answer, Request
+from reservation.postgres.arrays import TextArray, UuidArray
+from reservation.postgres.error_translation import translation
+from reservation.postgres.exchange.exchange import exchange
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.queries import load_queries
+from reservation.postgres.sqlstates import REWRITTEN, is_condition
 from reservation.store.client import MessageStore
+from reservation.store.statements import lock_categories
 from reservation.store.writing.batch import WriteBatch, portions
+from reservation.store.writing.scheduling import schedule_rows
 from reservation.store.writing.write import Row
+
+_QUERIES = load_queries("consumers.batch")
 
 
 class BatchEffects:
@@ -45,204 +41,99 @@ class BatchEffects:
     def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
         self._context = context
         self._snapshots = snapshots
-        self._comparison = Comparison(context)
+        self._copying = Copying(context)
 
-    def is_one_statement(self, decisions: Decisions) -> bool:
-        """Return whether one statement writes all that was decided, so that `commit` can."""
-        others = (
-            decisions.further,
-            decisions.scheduled,
-            decisions.reissued,
-            decisions.passes,
-            decisions.checks,
-            decisions.letters,
-            decisions.writes and decisions.reservations,
-        )
-        return (
-            not any(others)
-            and self._snapshots is None
-            and self._context.spans.tracing is None
-            and keeps_statements(self._context.connection)
-            and len(decisions.categories) <= 1
-            and all(row.expected_version is not None for row in decisions.writes)
-            and len(list(portions(decisions.writes))) <= 1
-        )
-
-    def commit(
-        self,
-        decisions: Decisions,
-        messages: Sequence[StoredMessage],
-        moving: Request,
-        meanwhile: Callable[[Sent], None] | None = None,
-        then: Request | None = None,
-    ) -> Answer | None:
-        """Write what was decided and commit, in one round trip."""
-        connection, requests = self._context.connection, [moving]
-        with blamed(messages):
-            if decisions.reservations:
-                self._reserve(decisions, requests, commits=True)
-                return None
-            if decisions.writes:
-                check_encoding(connection)
-                writing = WriteBatch.encoded(decisions.writes).statement_or_fail()
-                failed = partial(_not_written, decisions.writes, writing.expects)
-                requests.append(Request(writing.query, writing.parameters, failed=failed))
-            if meanwhile is None or not keeps_statements(connection):
-                exchange(connection, requests, commits=True)
-                return None
-            sent = send(connection, requests, then)
-            try:
-                meanwhile(sent)
-            finally:
-                sent.answers()
-            return sent.later
-
-    def apply(
+    def write(
         self,
         store: MessageStore,
         decisions: Decisions,
         messages: Sequence[StoredMessage],
-        before: Sequence[Request] = (),
+        first: Sequence[Request] = (),
+        last: Callable[[], Sequence[Request]] = tuple,
         *,
-        careful: bool,
+        recheck: bool,
+        commits: bool = True,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Write what was decided, under the locks of its categories."""
-        before = self._lock(store, decisions, before, careful=careful)
-        if careful:
+        """Write what was decided between other statements, and commit, in one round trip.
+
+        Commands that are reserved or initiate again take another, because what became of them
+        decides on what is recorded.
+        """
+        if recheck:
             refuse_taken_ids(store, decisions, messages)
+        connection = self._context.connection
         try:
             with blamed(messages):
-                self._write(store, decisions, before)
-                self._remember(decisions)
-                self._record_passes(decisions)
+                requests = [*first, *self._locks(decisions, recheck=recheck)]
+                requests = self._with_writes(decisions, requests)
+                if decisions.reservations or decisions.reissued:
+                    self._copying.run(decisions, requests)
+                    requests = []
+                requests = [*requests, *self._records(decisions), *last()]
+                exchange(connection, requests, commits=commits, meanwhile=meanwhile)
         except (ExpectedVersionError, MessageIdConflictError) as error:
-            if careful:
+            if recheck:
                 _blame(error, decisions, messages)
             raise
 
-    def _lock(
-        self,
-        store: MessageStore,
-        decisions: Decisions,
-        before: Sequence[Request],
-        *,
-        careful: bool,
-    ) -> Sequence[Request]:
-        """Take the locks that are needed before the first statement that writes.
+    def _locks(self, decisions: Decisions, *, recheck: bool) -> list[Request]:
+        """Return what takes the locks that are needed before the first statement that writes.
 
         Messages for one category are written by statements that take its lock themselves.
         """
         name = self._context.component.name
         kept = [category for once in decisions.checks for category in once.categories(name)]
         categories = [*decisions.categories, *kept]
-        alone = careful or decisions.further or kept
-        if len(categories) == 1 and not alone:
-            return before
-        if before:
-            with translated():
-                exchange(self._context.connection, before)
-        if categories:
-            store.lock_categories(categories)
-        return ()
+        alone = recheck or decisions.further or kept
+        if not categories or (len(categories) == 1 and not alone):
+            return []
+        lock = lock_categories(categories)
+        return [Request(lock.query, lock.parameters, failed=translation)]
 
-    def _write(self, store: MessageStore, decisions: Decisions, before: Sequence[Request]) -> None:
-        for write_id in further_before(store, decisions):
-            raise MessageIdConflictError(f"The message {write_id} was written before")
-        if decisions.writes:
-            positions = store.write_encoded(decisions.writes, before)
-            _refuse_redelivery(decisions.writes, positions)
-            before = ()
+    def _with_writes(self, decisions: Decisions, requests: list[Request]) -> list[Request]:
+        """Add what writes messages, of which all but the last portion is sent already."""
+        if decisions.further:
+            ids = UuidArray([row.id for row in decisions.further])
+            names = TextArray([row.stream_name for row in decisions.further])
+            failed = partial(_not_written, decisions.further, ())
+            requests = [
+                *requests,
+                Request(_QUERIES["check_unwritten"], [ids, names], failed=failed),
+            ]
+        for n, rows in enumerate(portions(decisions.writes)):
+            if n:
+                exchange(self._context.connection, requests)
+                requests = []
+            writing = WriteBatch.encoded(rows).statement_or_fail()
+            failed = partial(_not_written, rows, writing.expects)
+            requests = [*requests, Request(writing.query, writing.parameters, failed=failed)]
         if decisions.scheduled:
-            self._context.schedules(store.schedule_encoded(decisions.scheduled))
-        commands = [command for command, _ in decisions.reservations]
+            scheduling = schedule_rows(decisions.scheduled)
+            requests = [
+                *requests,
+                Request(
+                    scheduling.query,
+                    scheduling.parameters,
+                    lambda answer: self._context.schedules(scheduling.read(answer.rows)),
+                    translation,
+                ),
+            ]
+        return requests
+
+    def _records(self, decisions: Decisions) -> list[Request]:
+        """Return what stores what strategies, snapshots and subscriptions need."""
         context = self._context
-        with context.spans.reserving(
-            context.connection, context.component.name, commands, decisions.counts
-        ):
-            self._reserve(decisions, before)
-        self._compare_initiations(decisions)
-
-    def _reserve(
-        self, decisions: Decisions, before: Sequence[Request], *, commits: bool = False
-    ) -> None:
-        """Reserve commands; what the server calls conflicts is compared by what it means."""
-        connection, component = self._context.connection, self._context.component
-        commands = [(command.global_position, name) for command, name in decisions.reservations]
-        former = _former(decisions)
-        corrected = _corrected(decisions, decisions.reservations)
-        volatile = declarations(component).ignoring(Role.RESERVE)
-        outcomes = reserve(
-            connection, commands, volatile, former, corrected, before, commits=commits
-        )
-        conflicts = _conflicts(outcomes)
-        pairs = first_reserved(
-            connection,
-            [commands[n] for n in conflicts],
-            None if former is None else [former[n] for n in conflicts],
-        )
-        found = {conflicts[pair.ordinal]: pair for pair in pairs}
-        for n, (command, name) in enumerate(decisions.reservations):
-            outcome, pair = outcomes[n], found.get(n)
-            if pair is not None:
-                name = pair.first.stream_name
-                outcome = self._comparison.outcome(pair, decisions.corrected)
-            decisions.add_outcome(command, name, outcome)
-
-    def _compare_initiations(self, decisions: Decisions) -> None:
-        """Compare commands that found their entity's stream started; see `_reserve`."""
-        connection, component = self._context.connection, self._context.component
-        commands = [(command.global_position, name) for command, name in decisions.reissued]
-        corrected = _corrected(decisions, decisions.reissued)
-        outcomes = compare_initiations(
-            connection, commands, declarations(component).ignoring(Role.INITIATE), corrected
-        )
-        conflicts = _conflicts(outcomes)
-        pairs = first_initiated(connection, [commands[n] for n in conflicts])
-        found = {conflicts[pair.ordinal]: pair for pair in pairs}
-        for n, (command, name) in enumerate(decisions.reissued):
-            outcome, pair = outcomes[n], found.get(n)
-            if pair is not None:
-                outcome = self._comparison.outcome(pair, decisions.corrected)
-            decisions.add_outcome(command, name, outcome)
-
-    def _record_passes(self, decisions: Decisions) -> None:
-        """Record the messages of a subscribed category that no event follows from."""
-        context = self._context
-        record_passes(
-            context.connection, context.component.name, context.category, decisions.passes
-        )
-
-    def _remember(self, decisions: Decisions) -> None:
-        """Store what strategies and snapshots need, in the transaction of the effects."""
-        for check in decisions.checks.values():
-            check.record()
+        requests = [one for check in decisions.checks.values() for one in check.record()]
         if self._snapshots is not None:
-            for stream_name in self._snapshots.write(decisions.entities):
-                self._context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
-
-
-def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
-    """Return which of the commands are in conflict for the server, by their ordinals."""
-    return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
-
-
-def _former(decisions: Decisions) -> list[str | None] | None:
-    """Return the former stream of each command to be reserved; None if there is none."""
-    if not decisions.former_streams:
-        return None
-    return [
-        decisions.former_streams.get(command.global_position)
-        for command, _ in decisions.reservations
-    ]
-
-
-def _corrected(
-    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
-) -> list[str | None] | None:
-    """Return the data to which each command has been corrected; None if none has been."""
-    if not decisions.corrected:
-        return None
-    return [decisions.corrected.get(command.global_position) for command, _ in commands]
+            writing, refused = self._snapshots.writing(decisions.entities)
+            requests += writing
+            for stream_name in refused:
+                context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
+        if decisions.passes:
+            name, category = context.component.name, context.category
+            requests.append(record_passes(name, category, decisions.passes))
+        return requests
 
 
 def _blame(
@@ -268,20 +159,7 @@ def _blame(
 
 def _not_written(rows: Sequence[Row], expects: Collection[str], error: psycopg.Error) -> StoreError:
     """Return the error for rows of which one was written before, or that cannot be written."""
-    if not isinstance(error, psycopg.errors.DivisionByZero):
+    if not is_condition(error, REWRITTEN):
         return translation(error, expects)
     of = f"The event {rows[0].id}" if len(rows) == 1 else f"One of {len(rows)} events"
     return MessageIdConflictError(f"{of}, first in {rows[0].stream_name}, was written before")
-
-
-def _refuse_redelivery(rows: Sequence[Row], positions: Sequence[int]) -> None:
-    """Make sure that every event is where the decisions took it to be.
-
-    An event that was stored before is skipped by the store. What was decided after it was decided
-    on an entity to which it was applied twice.
-    """
-    for row, position in zip(rows, positions, strict=True):
-        if row.expected_version is not None and position != row.expected_version + 1:
-            raise MessageIdConflictError(
-                f"The event {row.id} in {row.stream_name} was written before, at {position}"
-            )

@@ -12,3 +12,6 @@ FROM reservation.reserve_next(
 SELECT id, stream_name, type, position, global_position, data, metadata, time, entity_stream
 FROM reservation.read_with_entities(
   %s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s, %s, %s, %s, %s)
+
+-- name: check_unwritten
+SELECT reservation.check_unwritten(%s, %s)

@@ -1,8 +1,8 @@
 """What the next batch reads, and up to which position of the category that takes it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from consumers.batch.batch_size import BatchSize
 from consumers.dead_letters.corrections import Corrections, with_data
@@ -13,14 +13,11 @@ from reservation.entity.cache import NONE_READ, LastEvents
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange.exchange import Beginning
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 from reservation.store.statements import Statement, read_part, run
 
 _QUERIES = load_queries("consumers.batch")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +57,11 @@ class ReadBatch:
         )
 
 
-# Any: rows are what the query's columns are.
-@dataclass(frozen=True, slots=True)
-class Opening(Generic[T]):
-    """The beginning of a transaction that reads a batch.
-
-    Attributes:
-        part: what it reads.
-        size: how many messages it reads at most.
-        beginning: what is sent.
-        read: makes of the rows what was read.
-    """
-
-    part: Partition
-    size: int
-    beginning: Beginning
-    read: Callable[[Sequence[tuple[Any, ...]]], T]
-
-
 # What a batch begins with, and the last events of its entities, as far as they were read with it.
 WithEvents = tuple[Commands, LastEvents]
 
 # Of so many messages the last events of each entity are read with them, up to so many.
-MOST_ENTITIES, LATEST_EVENTS = 20, 20
+MOST_ENTITIES, LATEST_EVENTS = 20, 8
 
 # And so many bytes, as the server stores them, because an entity may be known already.
 _LATEST_BYTES = 65_536
@@ -93,22 +72,18 @@ class BatchReading:
 
     Attributes:
         rules: those by which the server takes keys, as JSON; see `server_rules`.
-        batch_bytes: how many bytes of data and metadata a batch may have.
         size: how many messages the next batch may have.
     """
 
     def __init__(
         self,
         context: ConsumerContext,
-        own: Collection[str],
         corrections: Corrections,
-        batch_bytes: int,
     ) -> None:
         component, category = context.component, context.category
         table = declarations(component)
         self._context = context
         self._corrections = corrections
-        self.batch_bytes = batch_bytes
         subscribed = table.others.get(category)
         self._first_position = 0 if subscribed is None else subscribed.first_position
         reservations = {
@@ -123,7 +98,8 @@ class BatchReading:
             if declared.into == category
         }
         self._are_of_entities = leads == {True}  # the streams, by their names
-        self.size = BatchSize(own)
+        self.size = BatchSize()
+        self._waits = True  # for messages, as far as the last batch tells
 
     def part(self, positions: Positions) -> Partition | None:
         """Return what to read, up to where the category ends if it is read in parts.
@@ -141,16 +117,8 @@ class BatchReading:
         part = self.part(positions)
         if part is None:
             return None
-        messages, _ = self.read(part, 1)
+        messages, _ = run(self._context.connection, self.statement(part, 1))
         return messages[0] if messages else None
-
-    def read(self, part: Partition, limit: int) -> Commands:
-        """Return what a batch begins with, in the transaction at hand."""
-        return run(self._context.connection, self.statement(part, limit))
-
-    def may_be_corrected(self, commands: Commands) -> bool:
-        """Return whether what was read may be corrected before another transaction handles it."""
-        return self._corrections.may_be_of(commands[0])
 
     def is_never_corrected(self, positions: Positions, part: Partition) -> bool:
         """Return whether no message of a part has a correction, as far as that is known."""
@@ -158,24 +126,25 @@ class BatchReading:
 
     def statement(self, part: Partition, limit: int) -> Statement[Commands]:
         """Return what reads a batch, and the stream of each key that the server takes."""
-        category = self._context.category
+        category, most = self._context.category, self._context.options.batch_bytes
         if part.after + 1 < self._first_position:
             part = replace(part, after=self._first_position - 1)
         if self.rules != "[]":
-            return read_commands(category, part, limit, self.rules, self.batch_bytes)
-        reading = read_part(category, part, limit, self.batch_bytes)
+            return read_commands(category, part, limit, self.rules, most)
+        reading = read_part(category, part, limit, most)
 
         def read(rows: Sequence[tuple[Any, ...]]) -> Commands:
             return reading.read(rows), [None] * len(rows)
 
         return Statement(reading.query, reading.parameters, read, repeated=True)
 
-    def statement_to_decide(
-        self, part: Partition, limit: int, *, with_events: bool
-    ) -> Statement[WithEvents]:
-        """Return what reads a batch, and the last events of its entities if it is small."""
+    def statement_to_decide(self, part: Partition, limit: int) -> Statement[WithEvents]:
+        """Return what reads a batch, and the last events of its entities if it is small.
+
+        Where more messages follow, most entities are known, and reading their events is in vain.
+        """
         reading = self.statement(part, limit)
-        if not (with_events and self._are_of_entities and limit > 1):
+        if not (self._are_of_entities and self._waits):
             return Statement(
                 reading.query, reading.parameters, lambda rows: (reading.read(rows), NONE_READ)
             )
@@ -190,18 +159,17 @@ class BatchReading:
         part: Partition,
         commands: Commands,
         limit: int,
-        *,
-        as_read: bool = False,
     ) -> ReadBatch:
         """Return the batch that begins what was read, with the messages as they were corrected."""
         messages, key_streams = commands
+        self._waits = len(messages) < limit
         ended = part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
         if to + 1 < self._first_position:
             to = self._passed(to)
         batch = ReadBatch(part, to, messages, key_streams, {}, ended)
-        if not as_read and (end := self.size.cut(messages)) < len(messages):
-            batch = batch.up_to(end)
+        if messages:
+            self.size.used_all()
         if batch.to == part.after:
             return batch
         corrected = self._corrections.of(self._context.connection, positions, batch.messages)
@@ -253,7 +221,7 @@ class BatchReading:
         characters = sum(
             len(message.data or "") + len(message.metadata_json or "") for message in messages
         )
-        return 4 * characters < self.batch_bytes
+        return 4 * characters < self._context.options.batch_bytes
 
 
 def _with_events(rows: Sequence[tuple[Any, ...]]) -> WithEvents:

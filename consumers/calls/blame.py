@@ -10,7 +10,6 @@ from psycopg import Connection
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange.exchange import Beginning
 from reservation.postgres.exchange.request import Answer, Request
 from reservation.postgres.exchange.transaction import transaction_of, was_refused
 from reservation.postgres.sqlstates import Fault, fault_at_commit
@@ -41,7 +40,7 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
 def transaction(
     connection: Connection[Any],
     messages: Callable[[], Sequence[StoredMessage]],
-    requests: Sequence[Request] | Beginning = (),
+    requests: Sequence[Request] = (),
 ) -> Iterator[list[Answer]]:
     """Run a block in a transaction whose commit may be refused because of its messages.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 
 from consumers.calls.handler_call import unforked
-from consumers.dead_letters.failure import Failure, HandlerRaisedError, Letter
+from consumers.failures.failure import Failure, HandlerRaisedError, Unhandled
 from consumers.runtime.observability.error_detail import ErrorDetail
 from consumers.runtime.observability.log_context import LogContext
 from consumers.runtime.observability.logs import Log
@@ -42,24 +42,12 @@ class ErrorReports:
         """Whether anybody is to be called with the exceptions."""
         return self._debug or bool(declarations(self._component).error_hooks)
 
-    def decided(self, tried: Iterable[Letter], letters: Iterable[Letter]) -> None:
-        """Report the attempts of a transaction that is committed."""
-        for one in tried:
-            self.failed(one.message, one.entity, one.failure, one.attempts, "retried")
+    def decided(self, letters: Iterable[Unhandled]) -> None:
+        """Report what a transaction that is committed has set aside."""
         for one in letters:
-            outcome: Outcome = "waiting" if one.waits else "dead"
-            self.failed(one.message, one.entity, one.failure, one.attempts, outcome)
-
-    def retried(
-        self, message: StoredMessage | None, entity: str | None = None
-    ) -> Callable[[Failure, int], None]:
-        """Return what reports an attempt after which a message is tried again directly."""
-
-        def report(failure: Failure, attempt: int) -> None:
-            if message is not None:
-                self.failed(message, entity, failure, attempt, "retried")
-
-        return report
+            if one.state != "parked":
+                attempt = max(one.failure.attempts, 1)
+                self.failed(one.message, one.entity, one.failure, attempt, one.state)
 
     def stopped(self, at_hand: Sequence[StoredMessage], error: MessageError) -> None:
         """Report an attempt after which the consumer stops."""

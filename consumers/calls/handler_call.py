@@ -24,8 +24,7 @@ import structlog
 from psycopg import Connection
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from consumers.dead_letters.failure import HandlerRaisedError
-from consumers.runtime.event_loop import EventLoop
+from consumers.failures.failure import HandlerRaisedError
 from reservation.effects.faults import handler_raised, is_interrupt
 from reservation.errors import (
     DatabaseUnavailableError,
@@ -35,7 +34,7 @@ from reservation.errors import (
 )
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
-from reservation.postgres.exchange.keeping_connection import awaits_answers, was_closed
+from reservation.postgres.exchange.keeping_connection import was_closed
 from reservation.postgres.sqlstates import Fault, fault_of_state
 from reservation.raised import describe
 
@@ -73,10 +72,9 @@ def call(
         raise raised(message, error) from error
     if _copies != copies:
         _end_fork(None)
-    expected = TransactionStatus.ACTIVE if awaits_answers(connection) else TransactionStatus.INTRANS
-    pgconn = connection.pgconn
+    pgconn, sound = connection.pgconn, TransactionStatus.INTRANS
     # As it should be.
-    if pgconn.transaction_status == expected and pgconn.pipeline_status == PipelineStatus.OFF:
+    if pgconn.transaction_status == sound and pgconn.pipeline_status == PipelineStatus.OFF:
         if not _looks_open(connection):
             _end_without_descriptor(connection, [message])
         return events
@@ -88,10 +86,28 @@ def call(
     return events
 
 
+def call_without_connection(
+    message: StoredMessage, handler: Callable[[], list[object]]
+) -> list[object]:
+    """Return the events that a handler returns that has no connection to leave as it was."""
+    copies = _copies
+    try:
+        events = copy_context().run(handler)
+    except BaseException as error:  # a handler can raise anything
+        if _copies != copies:
+            _end_fork(error)
+        if is_interrupt(error) or isinstance(error, MessageError | Reject):
+            raise
+        raise raised(message, error) from error
+    if _copies != copies:
+        _end_fork(None)
+    return events
+
+
 async def await_call(
     message: StoredMessage,
     handler: Callable[[], Awaitable[list[object]]],
-    loop: EventLoop,
+    is_cancelled: Callable[[], bool],
 ) -> list[object]:
     """Return the events that the async handler of a message returns.
 
@@ -103,7 +119,7 @@ async def await_call(
     except BaseException as error:  # a handler can raise anything
         if _copies != copies:
             _end_fork(error)
-        if loop.cancelling:
+        if is_cancelled():
             raise asyncio.CancelledError from error
         if is_interrupt(error) or isinstance(error, MessageError | Reject):
             raise
@@ -193,8 +209,6 @@ _PROBLEMS = {
 def _problem(connection: Connection[Any]) -> str | None:
     """Return what is wrong with the transaction that a handler left, if anything is."""
     status = connection.info.transaction_status
-    if status is TransactionStatus.ACTIVE and awaits_answers(connection):
-        return None  # it could do nothing to it
     in_pipeline = connection.pgconn.pipeline_status != PipelineStatus.OFF
     if status is TransactionStatus.ACTIVE or in_pipeline:
         # It could not even be rolled back.

@@ -44,6 +44,28 @@ class LendingContext(Context):
             _restore(super().connection, self._before)
 
 
+class ConnectionBusyError(Exception):
+    """A handler asked for the connection while the server works on it."""
+
+
+class BusyContext(Context):
+    """The context of a handler that is called while the server works on the connection."""
+
+    __slots__ = ("_asked",)
+
+    # Any: as above.
+    @property
+    def connection(self) -> Connection[Any]:
+        """See `Context.connection`; what the handler does is discarded, and it is called again."""
+        self._asked = True
+        raise ConnectionBusyError
+
+    def check(self) -> None:
+        """Raise an error if the handler has asked for the connection, whatever it did then."""
+        if hasattr(self, "_asked"):
+            raise ConnectionBusyError
+
+
 # Any: the attributes have types of their own.
 def _state(connection: Connection[Any]) -> dict[str, Any]:
     attributes = {name: getattr(connection, name) for name in _ATTRIBUTES}

@@ -35,7 +35,7 @@ def findings_of_positions(
                 None,
                 None,
                 f"{rows[0].partitions} partitions, and positions of {len(rows)}",
-                "restore reservation.positions from a backup",
+                "restore reservation.leases and reservation.moves from a backup",
             )
         elif category not in read:
             yield from _left(connection, component, category, rows)

@@ -1,1 +1,1 @@
-"""Dead letters: why a message was not handled, how it is stored, and changing its state."""
+"""What people do with messages that were not handled: find them, retry and discard them."""

@@ -11,25 +11,23 @@ from typing import Any
 from psycopg import Connection, sql
 
 from consumers.dead_letters import history
-from consumers.dead_letters.failure import Reason
 from consumers.dead_letters.history import Request
-from consumers.dead_letters.letters import DeadLetters
-from consumers.dead_letters.stored_letters import (
+from consumers.dead_letters.letter import (
     OPEN,
     Content,
     Correction,
+    Letter,
     LetterError,
     Raised,
     Selection,
     StateChange,
-    StoredLetter,
 )
+from consumers.failures.failure import Reason
 from reservation.messages.message import json_to_show
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.dead_letters")
-_SEARCH = load_queries("consumers.dead_letters", "search.sql")
 
 
 def find(
@@ -37,14 +35,19 @@ def find(
     selection: Selection,
     *,
     states: Collection[str] | None = OPEN,
+    needs_person: bool = False,
     global_positions: Collection[int] | None = None,
-) -> list[StoredLetter]:
-    """Return letters in the order of consumer, category and log."""
+) -> list[Letter]:
+    """Return letters in the order of consumer, category and log.
+
+    With `needs_person` only those that are dead, and what is parked behind them.
+    """
     values = {
         "consumer": selection.consumer,
         "category": selection.category,
         "entity": selection.entity,
         "states": None if states is None else list(states),
+        "needs_person": needs_person,
         "global_positions": None if global_positions is None else list(global_positions),
     }
     return fetch(connection, sql.SQL(_QUERIES["chosen"].decode()), values)
@@ -52,21 +55,21 @@ def find(
 
 def fetch(
     connection: Connection[Any], rows: sql.Composable, values: Mapping[str, Any]
-) -> list[StoredLetter]:
+) -> list[Letter]:
     """Return letters in the order of consumer, category and log."""
     of_rows = sql.SQL(_QUERIES["letters"].decode()).format(letters=rows)
     with translated():
         found = connection.execute(of_rows, values).fetchall()
-    return [StoredLetter(*row) for row in found]
+    return [Letter(*row) for row in found]
 
 
 def find_each(
     connection: Connection[Any], selection: Selection, global_positions: Iterable[int]
-) -> list[StoredLetter]:
+) -> list[Letter]:
     """Return exactly one letter for each global position."""
     wanted = list(dict.fromkeys(global_positions))
     found = find(connection, selection, states=None, global_positions=wanted)
-    by_position: dict[int, list[StoredLetter]] = {position: [] for position in wanted}
+    by_position: dict[int, list[Letter]] = {position: [] for position in wanted}
     for letter in found:
         by_position[letter.global_position].append(letter)
     for position, letters in by_position.items():
@@ -84,21 +87,7 @@ def find_each(
     return [letters[0] for letters in by_position.values()]
 
 
-def stranded(connection: Connection[Any], selection: Selection) -> list[StoredLetter]:
-    """Return the letters that are parked with nothing open before them."""
-    with translated():
-        names = connection.execute(_SEARCH["consumers"]).fetchall()
-    rows = sql.SQL(_QUERIES["stranded"].decode())
-    return [
-        letter
-        for consumer, category in names
-        if selection.consumer in (None, consumer) and selection.category in (None, category)
-        for letter in fetch(connection, rows, {"consumer": consumer, "category": category})
-        if selection.entity in (None, letter.entity)
-    ]
-
-
-def content(connection: Connection[Any], letter: StoredLetter) -> Content | None:
+def content(connection: Connection[Any], letter: Letter) -> Content | None:
     """Return what the store holds of a letter's message; None if it is no longer there."""
     with translated():
         rows = connection.execute(
@@ -111,7 +100,7 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
     return Content(json_to_show(data), json_to_show(metadata), *rest)
 
 
-def raised(connection: Connection[Any], letter: StoredLetter) -> Raised:
+def raised(connection: Connection[Any], letter: Letter) -> Raised:
     """Return what is kept of the exception for which a letter failed last."""
     values = {
         "consumer": letter.consumer,
@@ -123,7 +112,7 @@ def raised(connection: Connection[Any], letter: StoredLetter) -> Raised:
     return Raised(*rows[0]) if rows else Raised()
 
 
-def correction(connection: Connection[Any], letter: StoredLetter) -> Correction | None:
+def correction(connection: Connection[Any], letter: Letter) -> Correction | None:
     """Return the data that a letter was given; None if it was given none."""
     values = {
         "consumer": letter.consumer,
@@ -148,14 +137,19 @@ def retry(
 
 
 def retry_letters(
-    connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
+    connection: Connection[Any], letters: Sequence[Letter], request: Request
 ) -> StateChange:
-    """The same for letters as they are, while `locked`; those to be retried already stay."""
+    """The same for letters as they are, while `locked`; those that will be retried stay so."""
+    ((now,),) = connection.execute("SELECT clock_timestamp()").fetchall()
     for letter in letters:
         _check_retry(letter)
-    called = [letter for letter in letters if letter.state == "dead" or letter.is_stranded]
-    history.record(connection, called, "retry", request)
-    return _change(connection, called, "retry")
+    changed = [
+        one
+        for one in letters
+        if one.attempts or one.next_attempt_at is None or one.next_attempt_at > now
+    ]
+    history.record(connection, changed, "retry", request)
+    return _change(connection, changed, "waiting")
 
 
 def discard(
@@ -171,18 +165,14 @@ def discard(
 
 
 def discard_letters(
-    connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
+    connection: Connection[Any], letters: Sequence[Letter], request: Request
 ) -> StateChange:
     """The same for letters as they are, while they are `locked`."""
     for letter in letters:
         if letter.state not in OPEN:
             raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
     history.record(connection, letters, "discard", request)
-    changed = _change(connection, letters, "discarded")
-    for consumer, category, own in _by_category(letters):
-        entities = {letter.entity for letter in own if letter.entity}
-        DeadLetters(consumer, category).call_next(connection, entities)
-    return changed
+    return _change(connection, letters, "discarded")
 
 
 @contextmanager
@@ -193,20 +183,19 @@ def locked(connection: Connection[Any]) -> Iterator[None]:
         yield
 
 
-def _check_retry(letter: StoredLetter) -> None:
+def _check_retry(letter: Letter) -> None:
     if letter.reason == Reason.CONFLICT:
         raise LetterError(
             f"{letter} is a conflict: another command with its key was first, so a retry cannot "
             f"help; discard it once its sender knows"
         )
-    if not letter.is_stranded:
-        check_not_parked(letter, "retry")
+    check_not_parked(letter, "retry")
 
 
-def check_not_parked(letter: StoredLetter, action: str) -> None:
+def check_not_parked(letter: Letter, action: str) -> None:
     """Make sure that a letter is open, and the first of its line."""
-    if letter.is_stranded:
-        raise LetterError(f"{letter} is parked, and nothing is before it; retry it first")
+    if letter.state == "parked" and letter.behind == letter.global_position:
+        raise LetterError(f"{letter} is the first of its entity now; it is handled without that")
     if letter.state == "parked":
         raise LetterError(
             f"{letter} is parked behind global position {letter.behind}; {action} or discard that "
@@ -216,9 +205,7 @@ def check_not_parked(letter: StoredLetter, action: str) -> None:
         raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
 
 
-def _change(
-    connection: Connection[Any], letters: Sequence[StoredLetter], state: str
-) -> StateChange:
+def _change(connection: Connection[Any], letters: Sequence[Letter], state: str) -> StateChange:
     for consumer, category, own in _by_category(letters):
         names = {"consumer": consumer, "category": category}
         positions = [letter.global_position for letter in own]
@@ -228,7 +215,7 @@ def _change(
     return StateChange(letters, count_waiting(connection, letters))
 
 
-def count_waiting(connection: Connection[Any], letters: Sequence[StoredLetter]) -> int:
+def count_waiting(connection: Connection[Any], letters: Sequence[Letter]) -> int:
     """Return how many messages are parked behind letters."""
     waiting = 0
     for consumer, category, own in _by_category(letters):
@@ -244,8 +231,8 @@ def count_waiting(connection: Connection[Any], letters: Sequence[StoredLetter]) 
 
 
 def _by_category(
-    letters: Sequence[StoredLetter],
-) -> Iterator[tuple[str, str, list[StoredLetter]]]:
+    letters: Sequence[Letter],
+) -> Iterator[tuple[str, str, list[Letter]]]:
     names = dict.fromkeys((letter.consumer, letter.category) for letter in letters)
     for consumer, category in names:
         own = [

@@ -11,25 +11,24 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.dead_letters import administration, search
-from consumers.dead_letters.failure import Reason
 from consumers.dead_letters.history import Request
+from consumers.dead_letters.letter import Letter, StateChange
 from consumers.dead_letters.search import Extent, Filter, LetterKey
-from consumers.dead_letters.stored_letters import Selection, StateChange, StoredLetter
 
 # What changes letters while they are locked.
-Change = Callable[[Connection[Any], Sequence[StoredLetter], Request], StateChange]
+Change = Callable[[Connection[Any], Sequence[Letter], Request], StateChange]
 
 # How many letters are changed in one transaction.
 AT_ONCE = 10_000
 
 
 def to_retry(wanted: Filter) -> Filter:
-    """Return what picks out those of some letters that can be retried: they are dead."""
-    return replace(wanted, states=["dead"], other_than=Reason.CONFLICT.value)
+    """Return what picks out those of some letters that can be retried, and are not due."""
+    return replace(wanted, is_retriable=True)
 
 
 def to_discard(wanted: Filter) -> Filter:
-    """Return what picks out those of some letters that are dead; what is parked can be handled."""
+    """Return what picks out those of some letters that are dead."""
     return replace(wanted, states=["dead"])
 
 
@@ -39,24 +38,10 @@ def retry_found(
     request: Request | None = None,
     seen: Extent | None = None,
 ) -> StateChange:
-    """Retry all dead letters that a filter picks out, except conflicts.
-
-    Those that are parked behind nothing are retried too, unless the filter is for a kind of fault,
-    type or age.
-    """
-    request, retry = request or Request(), administration.retry_letters
-    changed = _change(connection, to_retry(wanted), request, seen, retry)
-    with administration.locked(connection):
-        further = retry(connection, stranded(connection, wanted), request)
-    return StateChange([*changed.letters, *further.letters], changed.waiting + further.waiting)
-
-
-def stranded(connection: Connection[Any], wanted: Filter) -> list[StoredLetter]:
-    """Return the letters that `retry_found` retries although they are not dead."""
-    if wanted != Filter(wanted.consumer, wanted.category, entity=wanted.entity):
-        return []
-    selection = Selection(wanted.consumer, wanted.category, wanted.entity)
-    return administration.stranded(connection, selection)
+    """Retry all letters that a filter picks out and that are dead or waiting, except conflicts."""
+    return _change(
+        connection, to_retry(wanted), request or Request(), seen, administration.retry_letters
+    )
 
 
 def discard_found(
@@ -83,7 +68,7 @@ def _change(
 ) -> StateChange:
     """Change the letters, the last of the log first."""
     last = (seen or search.extent(connection, wanted)).last
-    key, changed, waiting = LetterKey(last + 1, "", ""), list[StoredLetter](), 0
+    key, changed, waiting = LetterKey(last + 1, "", ""), list[Letter](), 0
     while True:
         with administration.locked(connection):
             letters = search.page(connection, wanted, AT_ONCE, key=key)

@@ -39,7 +39,7 @@ class Corrections:
         if self._known != positions.claims:
             rows = self._query(connection, "until", {})
             self._until, self._known = rows[0][0] or 0, positions.claims
-        if not self.may_be_of(messages):
+        if not messages or messages[0].global_position > self._until:
             return {}
         self._query(connection, "watch", {})
         values = {
@@ -47,10 +47,6 @@ class Corrections:
             "message_ids": [message.id for message in messages],
         }
         return dict(self._query(connection, "of_messages", values))
-
-    def may_be_of(self, messages: Sequence[StoredMessage]) -> bool:
-        """Return whether one of some messages, in the order of the log, may have a correction."""
-        return bool(messages) and messages[0].global_position <= self._until
 
     def has_none_after(self, positions: Positions, global_position: int) -> bool:
         """Return whether no message after a global position is corrected, as far as is known."""

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from psycopg import Connection
 
-from consumers.dead_letters.stored_letters import StoredLetter
+from consumers.dead_letters.letter import Letter
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -79,7 +79,7 @@ class Done:
 
 def record(
     connection: Connection[Any],
-    letters: Sequence[StoredLetter],
+    letters: Sequence[Letter],
     decision: Decision,
     request: Request,
 ) -> None:
@@ -101,7 +101,7 @@ def record(
         connection.execute(_QUERIES["record"], values)
 
 
-def of_letter(connection: Connection[Any], letter: StoredLetter) -> list[LetterDecision]:
+def of_letter(connection: Connection[Any], letter: Letter) -> list[LetterDecision]:
     """Return the last decisions about a letter, the last one first."""
     values = {
         "consumer": letter.consumer,

@@ -7,9 +7,9 @@ import msgspec
 from psycopg import Connection, errors
 
 from consumers.dead_letters import administration
-from consumers.dead_letters.failure import Reason
 from consumers.dead_letters.history import Request
-from consumers.dead_letters.stored_letters import LetterError, Selection, StateChange
+from consumers.dead_letters.letter import LetterError, Selection, StateChange
+from consumers.failures.failure import Reason
 from reservation.postgres.queries import load_queries
 from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from psycopg import Connection, sql
 
 from consumers.dead_letters import administration
-from consumers.dead_letters.stored_letters import OPEN, StoredLetter
+from consumers.dead_letters.letter import OPEN, Letter
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -30,7 +30,7 @@ class LetterKey(NamedTuple):
     category: str
 
     @classmethod
-    def of(cls, letter: StoredLetter) -> "LetterKey":
+    def of(cls, letter: Letter) -> "LetterKey":
         """Return the key of a letter."""
         return cls(letter.global_position, letter.consumer, letter.category)
 
@@ -50,7 +50,8 @@ class Filter:
         digest: those of this fault.
         text: those whose error line has this text, in whichever case.
         states: those in one of these states.
-        other_than: those for any kind of fault but this one.
+        is_retriable: those that can be retried, and are not due.
+        needs_person: those that are dead, or parked behind a dead one.
         older_than: those that were written longer ago than this.
     """
 
@@ -64,7 +65,8 @@ class Filter:
     digest: str | None = None
     text: str | None = None
     states: Sequence[str] | None = None
-    other_than: str | None = None
+    is_retriable: Literal[True] | None = None
+    needs_person: Literal[True] | None = None
     older_than: timedelta | None = None
 
 
@@ -88,7 +90,7 @@ def page(
     *,
     key: LetterKey | None = None,
     backward: bool = False,
-) -> list[StoredLetter]:
+) -> list[Letter]:
     """Return letters, the last of the log first, or those next to another one."""
     values = {**_values(wanted), "limit": limit}
     name = "last"
@@ -112,9 +114,7 @@ def extent(connection: Connection[Any], wanted: Filter) -> Extent:
     return Extent(count, last)
 
 
-def by_keys(
-    connection: Connection[Any], keys: Sequence[LetterKey]
-) -> dict[LetterKey, StoredLetter]:
+def by_keys(connection: Connection[Any], keys: Sequence[LetterKey]) -> dict[LetterKey, Letter]:
     """Return letters by their keys, as far as there are any."""
     values = {
         "consumers": [key.consumer for key in keys],
@@ -137,7 +137,7 @@ def consumers(connection: Connection[Any]) -> list[tuple[str, str]]:
         return connection.execute(_QUERIES["consumers"]).fetchall()
 
 
-def line_of(letter: StoredLetter) -> Filter:
+def line_of(letter: Letter) -> Filter:
     """Return what picks out the open letters of a letter's entity; of none, the letter itself."""
     if letter.entity is None:
         return Filter(letter.consumer, letter.category, message_id=UUID(letter.message_id))
@@ -146,7 +146,7 @@ def line_of(letter: StoredLetter) -> Filter:
 
 def _found(
     connection: Connection[Any], name: str, wanted: Filter, values: dict[str, Any]
-) -> list[StoredLetter]:
+) -> list[Letter]:
     rows = sql.SQL(_QUERIES[name].decode()).format(conditions=_conditions(wanted))
     return administration.fetch(connection, rows, values)
 

@@ -58,8 +58,15 @@ strpos(lower(concat_ws(' ', d.error, d.error_type, d.error_place)), lower(%(text
 -- name: by_states
 d.state = ANY(%(states)s)
 
--- name: by_other_than
-d.reason <> %(other_than)s
+-- name: by_is_retriable
+(d.state = 'dead' OR d.state = 'waiting' AND (d.attempts > 0 OR d.next_attempt_at > statement_timestamp()))
+  AND d.reason <> 'conflict'
+
+-- name: by_needs_person
+(d.state = 'dead' OR d.state = 'parked' AND EXISTS (
+  SELECT FROM reservation.dead_letters h
+  WHERE h.consumer = d.consumer AND h.category = d.category AND h.entity = d.entity
+    AND h.global_position < d.global_position AND h.state = 'dead'))
 
 -- name: by_older_than
 d.created_at < now() - %(older_than)s::interval

@@ -1,1 +1,1 @@
-"""What the messages of a batch bring about, and which of them are dead letters or parked."""
+"""What the messages of a batch bring about, and which of them are set aside."""

@@ -1,24 +1,25 @@
-"""Which messages of a batch are handled, which are dead letters, and which wait behind those.
+"""Which messages of a batch are handled, which are set aside, and which wait behind those.
 
-A message that cannot be handled becomes a dead letter, and its entity is blocked: later messages of
-the same entity are parked behind it, so that every entity sees its messages in order. Other
-entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
+A message that cannot be handled is set aside, and later messages of its entity are parked behind
+it, so that every entity sees its messages in order. Other entities go on. (The idea is that of
+Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consumers.dead_letters.failure import Failure, Letter, Reason
 from consumers.decisions.decisions import Decisions
-from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
+from consumers.failures.failure import Failure, Reason, Unhandled
+from consumers.failures.retries import Retries
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 
 # Bytes of an entity's name that an index is sure to take beside a consumer's and a category's.
 _LONGEST = 1000
 
-_PARKED = Failure(Reason.PARKED, "")
+_PARKED = Failure(Reason.PARKED)
+_RUNNING = Failure(Reason.RUNNING, wait=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,141 +28,103 @@ class FailurePolicy:
 
     Attributes:
         blocked: the entities whose messages are parked; only read.
-        given_up: by global position, the messages that are no longer tried: why, and after how
-            many attempts.
+        failed: by global position, the messages whose failure is known, which are not tried.
         stop: whether to raise the error instead.
-        again: by global position, how often letters that are handled again were tried before; None
-            where the messages are read from the category. A letter whose policy has no attempt
-            left is dead again, and no error.
-        in_part: whether a batch may end before a message whose handler raised, and be committed
-            without it.
+        tried: by global position, how often messages that are tried again were tried before; None
+            where the messages are read from the category.
         looks: whether to look for open letters of the messages' entities in the store, because
             some may be in partitions of others.
     """
 
     blocked: set[str] = field(default_factory=set)
-    given_up: Mapping[int, tuple[Failure, int]] = field(default_factory=dict)
+    failed: Mapping[int, Failure] = field(default_factory=dict)
     stop: bool = False
-    again: Mapping[int, int] | None = None
-    in_part: bool = False
+    tried: Mapping[int, int] | None = None
     looks: bool = False
 
-    def gives_up(self, message: StoredMessage, reason: Reason) -> bool:
-        """Return whether a message is given up for a reason."""
-        given_up = self.given_up.get(message.global_position)
-        return given_up is not None and given_up[0].reason is reason
-
-    def tried(self, message: StoredMessage) -> int:
-        """Return how often a message was tried before."""
-        return 0 if self.again is None else self.again.get(message.global_position, 0)
+    @property
+    def sets_aside(self) -> bool:
+        """Whether messages are set aside already, so that it matters what becomes of others."""
+        return bool(self.blocked or self.failed)
 
 
-# For a batch that must succeed as a whole: nothing is parked, and every error is raised.
+# For a batch that must succeed as a whole: every error is raised.
 ALL_OR_NOTHING = FailurePolicy(stop=True)
 
 
 class Blocking:
-    """The letters of one batch, while it is decided on.
+    """The messages of one batch that are set aside, while it is decided on.
 
     Attributes:
         policy: what applies.
-        failed: the entities that are blocked because a handler has failed, or because they have a
-            letter in another partition, each with the global position of that message.
+        heads: the entities of which a message of this batch failed, or that have an open letter in
+            the store, each with the global position of that message. Later ones are parked.
     """
 
-    def __init__(
-        self, policy: FailurePolicy, decisions: Decisions, detail: ErrorDetail = PLACE_ONLY
-    ) -> None:
+    def __init__(self, policy: FailurePolicy, decisions: Decisions, retries: Retries) -> None:
         self.policy = policy
-        self._detail = detail
-        self.failed: dict[str, int] = {}
+        self.heads: dict[str, int] = {}
+        self._retries = retries
         self._decisions = decisions
-        self._blocked_here: set[str] = set()
 
     @property
     def anything_blocked(self) -> bool:
-        """Whether messages may have to be parked; if not, their entities need not be known."""
-        return bool(self.policy.blocked or self._blocked_here or self.policy.given_up)
+        """Whether messages may have to be set aside; if not, their entities need not be known."""
+        return bool(self.heads) or self.policy.sets_aside
 
     @property
-    def letters(self) -> Sequence[Letter]:
-        """The letters of the batch so far."""
+    def letters(self) -> Sequence[Unhandled]:
+        """What was set aside so far."""
         return self._decisions.letters
 
     def takes(self, message: StoredMessage, entity: str | None) -> bool:
-        """Take a message if it must not be handled: it was given up, or its entity is blocked.
-
-        Returns whether it was taken.
-        """
-        given_up = self.policy.given_up.get(message.global_position)
-        if self._is_blocked(entity):
-            self._add(Letter(message, entity, _PARKED))
-        elif given_up is not None:
-            self._bury(Letter(message, entity, *given_up))
-        else:
+        """Set a message aside that is not to be tried; return whether it is not."""
+        if self.parks(message, entity):
+            return True
+        failure = self.policy.failed.get(message.global_position)
+        if failure is None:
             return False
+        self._set_aside(message, entity, failure)
         return True
 
     def fails(self, message: StoredMessage, entity: str | None, error: MessageError) -> None:
-        """Make a message a dead letter because of an error, unless that is to be raised."""
+        """Set a message aside that failed, unless its error is to be raised."""
         if self.takes(message, entity):
             return
-        failure = Failure.of(error, self._detail)
-        if self.policy.stop or failure.may_pass:
+        if self.policy.stop:
             error.global_position = message.global_position
             raise error
-        self._bury(Letter(message, entity, failure, attempts=1))
+        tried = 0 if self.policy.tried is None else self.policy.tried[message.global_position]
+        self._set_aside(message, entity, self._retries.failure(message.type, error, tried))
 
-    def sets_aside(
-        self,
-        message: StoredMessage,
-        entity: str | None,
-        error: MessageError,
-        attempts: int = 1,
-    ) -> bool:
-        """Set a message aside whose handler failed, unless its error is to be raised."""
-        failure = Failure.of(error, self._detail)
-        if failure.wait is None and self.policy.stop and self.policy.again is None:
-            return False
-        self._bury(Letter(message, entity, failure, self.policy.tried(message) + attempts))
-        if entity is not None:
-            self.failed[entity] = message.global_position
-        return True
-
-    def was_tried(
-        self, message: StoredMessage, entity: str | None, error: MessageError, attempts: int
-    ) -> None:
-        """Note an attempt that failed, after which the message is tried again directly."""
-        if self._detail.exceptions:
-            failure = Failure.of(error, self._detail)
-            number = self.policy.tried(message) + attempts
-            self._decisions.tried.append(Letter(message, entity, failure, number))
-
-    def hold_up(self, heads: Mapping[str, int]) -> None:
-        """Note entities that have open letters, each with the global position of the first."""
-        self.failed.update(heads)
-        self.settle()
+    def runs(self, message: StoredMessage, entity: str | None) -> None:
+        """Set a message aside whose async call goes on, or has not begun."""
+        self._set_aside(message, entity, _RUNNING)
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:
-        """Park a message if an earlier one of its entity failed in this batch, or is a letter."""
-        after = None if entity is None else self.failed.get(entity)
-        if after is None or message.global_position < after:
+        """Park a message if an earlier one of its entity is set aside; return whether one is."""
+        if entity is None:
             return False
-        self._add(Letter(message, entity, _PARKED))
+        head = 0 if entity in self.policy.blocked else self.heads.get(entity)
+        if head is None or message.global_position < head:
+            return False
+        self._add(Unhandled(message, entity, _PARKED))
         return True
 
-    def settle(self) -> None:
-        """Park those messages that cannot be decoded and come after one whose handler failed.
+    def settle(self, heads: Mapping[str, int] | None = None) -> None:
+        """Park those that failed behind others, or behind the open letters that are given.
 
-        All messages of a batch are decoded before a handler is called.
+        All messages are decoded before one is handled.
         """
+        self.heads.update(heads or {})
         letters = self._decisions.letters
         for n, letter in enumerate(letters):
-            after = None if letter.entity is None else self.failed.get(letter.entity)
-            if after is not None and letter.message.global_position > after and not letter.parked:
-                letters[n] = Letter(letter.message, letter.entity, _PARKED)
-                self._decisions.counts["dead"] -= 1
-                self._decisions.counts["parked"] += 1
+            head = None if letter.entity is None else self.heads.get(letter.entity)
+            if head is None or letter.message.global_position <= head or letter.state == "parked":
+                continue
+            letters[n] = Unhandled(letter.message, letter.entity, _PARKED)
+            self._decisions.counts[letter.state] -= not letter.runs
+            self._decisions.counts["parked"] += 1
 
     def leave_out(self, first: int) -> set[int]:
         """Take back which messages were set aside from a global position on.
@@ -169,29 +132,22 @@ class Blocking:
         Returns their global positions.
         """
         decisions = self._decisions
-        kept, out = list[Letter](), list[Letter]()
-        for letter in decisions.letters:
-            (out if letter.message.global_position >= first else kept).append(letter)
-        decisions.letters = kept
-        decisions.counts.subtract(_outcome(letter) for letter in out)
-        return {letter.message.global_position for letter in out}
+        out = [one for one in decisions.letters if one.message.global_position >= first]
+        decisions.letters = [
+            one for one in decisions.letters if one.message.global_position < first
+        ]
+        decisions.counts.subtract(one.state for one in out if not one.runs)
+        return {one.message.global_position for one in out}
 
-    def _bury(self, letter: Letter) -> None:
-        self._add(letter)
-        if letter.entity is not None:
-            self._blocked_here.add(letter.entity)
+    def _set_aside(self, message: StoredMessage, entity: str | None, failure: Failure) -> None:
+        self._add(Unhandled(message, entity, failure))
+        if entity is not None:
+            at = message.global_position
+            self.heads[entity] = min(at, self.heads.get(entity, at))
 
-    def _is_blocked(self, entity: str | None) -> bool:
-        return entity in self.policy.blocked or entity in self._blocked_here
-
-    def _add(self, letter: Letter) -> None:
+    def _add(self, letter: Unhandled) -> None:
         self._decisions.letters.append(letter)
-        self._decisions.counts[_outcome(letter)] += 1
-
-
-def _outcome(letter: Letter) -> str:
-    """Return as what the message of a letter is counted."""
-    return "parked" if letter.parked else "waiting" if letter.waits else "dead"
+        self._decisions.counts[letter.state] += not letter.runs
 
 
 def blocking(entity_stream: str) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumers.dead_letters.failure import HandlerRaisedError, Letter, conflict
+from consumers.failures.failure import Unhandled, conflict
 from reservation.component import Component
 from reservation.effects.deciding import apply
 from reservation.entity.projection import Loaded
@@ -38,12 +38,11 @@ class Decisions:
             attempt, or parked.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
-        letters: the messages that are passed without having been handled.
-        tried: attempts that failed and were followed by others, where they are to be reported.
+        letters: the messages that were set aside.
         passes: messages of a subscribed category that no event follows from.
         written: how many characters of data the writes have.
-        ends_before: the message that the batch ends before; None if it goes to its end.
-        failed: what the handler of that message raised; None if the batch has enough to write.
+        ends_before: the message that the batch ends before, because it has enough to write; None
+            if it goes to its end.
     """
 
     writes: list[Row] = field(default_factory=list)
@@ -58,12 +57,10 @@ class Decisions:
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
-    letters: list[Letter] = field(default_factory=list)
-    tried: list[Letter] = field(default_factory=list)
+    letters: list[Unhandled] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     written: int = 0
     ends_before: StoredMessage | None = None
-    failed: HandlerRaisedError | None = None
 
     def add_reservation(
         self, message: StoredMessage, key_stream: str, former_stream: str | None
@@ -104,7 +101,7 @@ class Decisions:
         self.counts[outcome.value] += 1
         if outcome is ReserveOutcome.CONFLICT:
             self.conflicts.append((message, stream_name))
-            self.letters.append(Letter(message, None, conflict(message, stream_name), attempts=1))
+            self.letters.append(Unhandled(message, None, conflict(message, stream_name)))
 
     @property
     def categories(self) -> list[str]:

@@ -95,7 +95,8 @@ def find_idle(connection: Connection[Any], consumer: str, category: str) -> Idle
     if len(positions) != partitions:
         raise StoreError(
             f"The consumer {consumer} of {category} should have {partitions} partitions, and has "
-            f"positions of {len(positions)}; restore reservation.positions from a backup"
+            f"positions of {len(positions)}; restore reservation.leases and reservation.moves from "
+            f"a backup"
         )
     carried = None if carried is None else tuple(carried)
     return IdleGroup(consumer, category, tuple(positions), carried, epoch, foreign)
@@ -181,8 +182,8 @@ def apply_changes(
             )
             connection.execute(_QUERIES["remove_members"], of)
             stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
-            connection.execute(_QUERIES["remove_positions"], stored)
-            connection.execute(_QUERIES["store_positions"], stored)
+            for query in ("remove_leases", "remove_moves", "store_leases", "store_moves"):
+                connection.execute(_QUERIES[query], stored)
         also(connection)
 
 

@@ -20,7 +20,7 @@ FOR UPDATE
 
 -- name: lock_positions
 -- Waits for a process that is no longer a member and still in a transaction that moves a position.
-SELECT FROM reservation.positions
+SELECT FROM reservation.leases
 WHERE consumer = %(consumer)s AND category = %(category)s
 ORDER BY partition
 FOR UPDATE
@@ -31,14 +31,17 @@ VALUES (%(consumer)s, %(category)s, 1)
 ON CONFLICT DO NOTHING
 
 -- name: create_position
--- The lock of the group is held.
-INSERT INTO reservation.positions (consumer, category)
-SELECT %(consumer)s, %(category)s
-WHERE NOT EXISTS (SELECT FROM reservation.positions_of(%(consumer)s, %(category)s))
+WITH added AS (
+  INSERT INTO reservation.leases (consumer, category) VALUES (%(consumer)s, %(category)s)
+  ON CONFLICT DO NOTHING
+  RETURNING consumer, category
+)
+INSERT INTO reservation.moves (consumer, category) SELECT consumer, category FROM added
 
 -- name: remove_members
 -- Those that are gone. One that was only paused has to join again, and so learns of the change.
-DELETE FROM reservation.members WHERE consumer = %(consumer)s AND category = %(category)s
+SELECT reservation.remove_member(member) FROM reservation.members
+WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_group
 UPDATE reservation.groups
@@ -49,29 +52,23 @@ SET partitions = cardinality(%(after)s::bigint[]), carried = %(carried)s::bigint
       ORDER BY c.n) END
 WHERE consumer = %(consumer)s AND category = %(category)s
 
--- name: store_positions
+-- name: store_leases
 -- The epoch is one that no process has, so a former holder of a position cannot move it.
-WITH after AS (
-  SELECT a.n - 1 AS partition, a.position,
-         reservation.message_at(%(category)s, a.position) AS message_id
-  FROM unnest(%(after)s::bigint[]) WITH ORDINALITY AS a(position, n)
-), updated AS (
-  UPDATE reservation.positions p
-  SET position = a.position, message_id = a.message_id, epoch = %(epoch)s, holder = NULL,
-      attempted = NULL, attempts = 0, updated_at = now()
-  FROM after AS a
-  WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = a.partition
-  RETURNING p.partition
-)
-INSERT INTO reservation.positions (consumer, category, partition, position, epoch, message_id)
-SELECT %(consumer)s, %(category)s, a.partition, a.position, %(epoch)s, a.message_id
-FROM after AS a
-WHERE a.partition NOT IN (SELECT partition FROM updated)
+INSERT INTO reservation.leases (consumer, category, partition, epoch)
+SELECT %(consumer)s, %(category)s, i, %(epoch)s
+FROM generate_series(0, cardinality(%(after)s::bigint[]) - 1) AS i
 
--- name: remove_positions
-DELETE FROM reservation.positions
-WHERE consumer = %(consumer)s AND category = %(category)s
-  AND partition >= cardinality(%(after)s::bigint[])
+-- name: store_moves
+INSERT INTO reservation.moves (consumer, category, partition, position, message_id)
+SELECT %(consumer)s, %(category)s, a.n - 1, a.position,
+       reservation.message_at(%(category)s, a.position)
+FROM unnest(%(after)s::bigint[]) WITH ORDINALITY AS a(position, n)
+
+-- name: remove_leases
+DELETE FROM reservation.leases WHERE consumer = %(consumer)s AND category = %(category)s
+
+-- name: remove_moves
+DELETE FROM reservation.moves WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: settings
 SELECT set_config(name, 'off', true)

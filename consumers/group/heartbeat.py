@@ -1,4 +1,4 @@
-"""Renewing the lease of a member of a group while its main thread is in a batch."""
+"""Renewing the leases of a process's members of groups while their threads are in batches."""
 
 import contextlib
 import signal
@@ -11,54 +11,46 @@ from typing import Any, Self
 from psycopg import Connection
 
 from consumers.runtime.stopping import STOP_SIGNALS
+from reservation.errors import ReservationError
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-# Seconds that a batch takes before the lease is renewed, and then between two renewals.
-INTERVAL = 1.0
+# Seconds after which a lease is renewed, and between two looks at which of them that holds for.
+INTERVAL, LOOK = 1.0, 0.5
+
+# Seconds in which the thread is waited for when it ends.
+JOIN = 5.0
 
 _QUERIES = load_queries("consumers.group")
 
 
-class Heartbeat:
-    """Renews a member's lease while a block takes long, from a thread with its own connection.
+def _nothing(connection: Connection[Any]) -> None:
+    """Do nothing else at a beat."""
+    del connection
 
-    The thread starts with the first block, the connection is opened with the first beat. A lost
-    connection is opened again at the next beat. Without beats, the lease expires.
 
-    To wake the thread for each block would delay the work in the block. So it is woken once, and
-    then looks by itself after the interval, whichever blocks began and ended meanwhile.
+class Lease:
+    """The lease of one member, renewed while a block takes long; without beats, it expires.
 
     Attributes:
         member: the member whose lease is renewed; None for none.
+        renewed: when that was done last, by the monotonic clock.
         besides: what else is done at each beat, on the same connection.
-        is_alive: asked before each beat; without a beat, the lease expires.
+        is_alive: asked before each beat.
     """
 
-    def __init__(self, database_url: str, application_name: str, lease: float) -> None:
-        self._database_url = database_url
-        self._application_name = application_name
-        self._lease = lease
-        self._changed = threading.Condition()
-        self._due: float | None = None  # the next beat, by the monotonic clock; None for none
-        self._asleep = False  # whether the thread has to be woken for a block
-        self._closed = False
-        self._thread: threading.Thread | None = None
-        self._connection: Connection[Any] | None = None
+    def __init__(self, heartbeat: "Heartbeat") -> None:
+        self._heartbeat = heartbeat
+        self.is_busy = False
         self.member: int | None = None
+        self.renewed = 0.0
         self.besides: Callable[[Connection[Any]], object] = _nothing
         self.is_alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-            self._thread.start()
-        with self._changed:
-            self._due = time.monotonic() + INTERVAL
-            if self._asleep:
-                self._asleep = False
-                self._changed.notify()
+        self.is_busy = True
+        self._heartbeat.start()
         return self
 
     def __exit__(
@@ -67,63 +59,101 @@ class Heartbeat:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._changed:
-            self._due = None
+        self.is_busy = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the block has gone on for so long that the lease has to be renewed."""
+        return self.is_busy and time.monotonic() - self.renewed >= INTERVAL and self.is_alive()
 
     def close(self) -> None:
-        """Stop the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        """Renew it no longer."""
+        self._heartbeat.end(self)
 
-    def _run(self) -> None:
+
+class Heartbeat:
+    """Renews the leases of a process, from a thread with a connection of its own.
+
+    The thread starts with the first block, and ends with the last lease. The connection is opened
+    with the first beat; a lost one is opened again at the next.
+    """
+
+    def __init__(self, database_url: str, application_name: str, lease: float) -> None:
+        self._database_url = database_url
+        self._application_name = application_name
+        self._seconds = lease
+        self._leases: list[Lease] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def lease(self) -> Lease:
+        """Return the lease of another member."""
+        lease = Lease(self)
+        with self._lock:
+            self._leases.append(lease)
+        return lease
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._over.clear()
+                    self._thread = threading.Thread(
+                        target=self._run, args=[self._over], name="heartbeat", daemon=True
+                    )
+                    self._thread.start()
+
+    def end(self, lease: Lease) -> None:
+        """Renew a lease no longer; after the last, the thread ends, and its connection with it."""
+        with self._lock:
+            self._leases = [one for one in self._leases if one is not lease]
+            thread = None if self._leases else self._thread
+            if thread is not None:
+                self._over.set()
+                self._over, self._thread = threading.Event(), None
+        if thread is not None:
+            thread.join(JOIN)
+
+    def _run(self, over: threading.Event) -> None:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        while self._wait():
-            if self.is_alive():
-                self._beat()
-        self._disconnect()
+        connection: Connection[Any] | None = None
+        while not over.wait(LOOK):
+            with self._lock:
+                due = [lease for lease in self._leases if lease.is_due]
+            try:
+                if due:
+                    connection = connection or self._connect()
+                    self._beat(connection, due)
+            except Exception:  # noqa: BLE001  a handler may have closed its descriptor
+                _close(connection)
+                connection = None
+        _close(connection)
 
-    def _wait(self) -> bool:
-        """Wait until a beat is due; return False once closed."""
-        with self._changed:
-            while not self._closed:
-                if self._due is None:
-                    self._asleep = True
-                    self._changed.wait()
-                    self._asleep = False
-                    if not self._closed:
-                        self._changed.wait(INTERVAL)
-                elif self._due <= time.monotonic():
-                    self._due = time.monotonic() + INTERVAL
-                    return True
-                else:
-                    self._changed.wait(self._due - time.monotonic())
-            return False
+    def _beat(self, connection: Connection[Any], due: list[Lease]) -> None:
+        began = time.monotonic()
+        members = sorted(lease.member for lease in due if lease.member is not None)
+        with translated():
+            connection.execute(_QUERIES["beat"], {"members": members, "lease": self._seconds})
+        for lease in due:
+            lease.renewed = began
+        for lease in due:
+            with contextlib.suppress(ReservationError):  # the others do theirs
+                lease.besides(connection)
 
-    def _beat(self) -> None:
-        try:
-            with translated():
-                if self._connection is None:
-                    self._connection = connect(
-                        self._database_url,
-                        application_name=self._application_name,
-                        autocommit=True,
-                    )
-                self._connection.execute(
-                    _QUERIES["beat"], {"member": self.member, "lease": self._lease}
-                )
-                self.besides(self._connection)
-        except Exception:  # noqa: BLE001  a handler may have closed its descriptor
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
+    def _connect(self) -> Connection[Any]:
+        connection = connect(
+            self._database_url, application_name=self._application_name, autocommit=True
+        )
+        with translated():
+            # What is done besides must not keep the next beat waiting.
+            connection.execute(_QUERIES["limit_waits"])
+        return connection
 
 
-def _nothing(connection: Connection[Any]) -> None:
-    """Do nothing else at a beat."""
-    del connection
+def _close(connection: Connection[Any] | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            connection.close()

@@ -1,9 +1,10 @@
 """Membership in a group of processes that share a category.
 
-A group has a fixed number of partitions. Each member takes its fair share of them, gives some back
-when another joins, and takes over those of a member that is gone. One function of the server does
-all of that (`reservation.take_part`); a member calls it at intervals, between two batches. During a
-long batch, a thread renews the lease of the member.
+A group has a fixed number of partitions. A process is a member of the groups of all categories that
+it reads. A free partition goes to the process that holds the fewest in all of them, and a process
+gives partitions back while another that may take them has at least two fewer. One function of the
+server does all of that (`reservation.take_part`); a member calls it at intervals, between two
+batches. During a long batch, a thread renews the lease of the member.
 
 A member is gone when it has left, when its session has ended, or when its lease has expired. It may
 still be alive then, and only paused: its batch cannot commit, because the member that took its
@@ -11,13 +12,13 @@ partitions over has raised their epochs.
 """
 
 import time
-from dataclasses import dataclass
+import uuid
 from typing import Any
 
 from psycopg import Connection
 
 from consumers.group.compatibility import join_beside, store_declaration
-from consumers.group.heartbeat import Heartbeat
+from consumers.group.heartbeat import Heartbeat, Lease
 from consumers.group.positions import HeldPartition, Positions
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session, process_name
@@ -32,22 +33,15 @@ LEASE = 3.0
 # Seconds between two calls; with a look for messages in each, an idle consumer makes no others.
 TURN = 1.2
 
+# The same while a partition is free that another member is to take first.
+SOON = 0.3
+
 _QUERIES = load_queries("consumers.group")
 
 
-@dataclass(frozen=True, slots=True)
-class GroupShare:
-    """The part of its group that a process asks for.
-
-    Attributes:
-        partitions: how many the group is to have; None for as many as it has.
-        member: the only partition that the process takes; None for its fair share of all.
-        to_begin_with: how many a new group has, where ``partitions`` is None.
-    """
-
-    partitions: int | None = None
-    member: int | None = None
-    to_begin_with: int = 1
+def new_worker() -> str:
+    """Return what the members of one process have in common, and of no other."""
+    return str(uuid.uuid4())
 
 
 class Membership:
@@ -57,7 +51,7 @@ class Membership:
         positions: the partitions that it holds, as of the last `turn`.
         head: the global position of the category's last message then.
         unclean: those taken in the last `turn` that their holder had not given back.
-        retry: whether the group had dead letters to handle again then.
+        letters: whether the group had letters then that are due at some time.
         next_scheduled: seconds from then until a scheduled message of the store is to be written;
             None without one.
         overdue: for how many seconds the oldest of them was overdue then; None without one.
@@ -68,32 +62,36 @@ class Membership:
         session: Session,
         consumer: str,
         category: str,
-        share: GroupShare,
+        partitions: int | None,
+        worker: str,
         log: Log,
         declaration: ProcessDeclaration | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._consumer = consumer
         self._declaration = declaration
         self._category = category
-        self._share = share
+        self._partitions = partitions
+        self._worker = worker
         self._log = log
         self._member: int | None = None
         self._size = 1
-        self._last = 0.0
-        self._heartbeat = Heartbeat(session.address, session.application_name, LEASE)
+        self._due = 0.0
+        own = heartbeat or Heartbeat(session.address, session.application_name, LEASE)
+        self._lease = own.lease()
         self._started = False
         self._standing_by = False
         self.positions = Positions(consumer, category)
         self.head = 0
         self.unclean: tuple[int, ...] = ()
-        self.retry = False
+        self.letters = False
         self.next_scheduled: float | None = None
         self.overdue: float | None = None
 
     @property
     def wanted(self) -> int:
         """How many partitions the group is to have; 1 where that is left to the group."""
-        return self._share.partitions or 1
+        return self._partitions or 1
 
     @property
     def size(self) -> int:
@@ -101,14 +99,19 @@ class Membership:
         return self._size
 
     @property
-    def busy(self) -> Heartbeat:
+    def busy(self) -> Lease:
         """Around a batch: sees to it that the member lives on while that takes long."""
-        return self._heartbeat
+        return self._lease
 
     @property
     def due(self) -> bool:
         """Whether it is time for a `turn`."""
-        return time.monotonic() - self._last >= TURN
+        return time.monotonic() >= self._due
+
+    @property
+    def pause(self) -> float:
+        """Seconds until then."""
+        return max(self._due - time.monotonic(), 0.0)
 
     @property
     def behind(self) -> bool:
@@ -125,14 +128,14 @@ class Membership:
                 {
                     "consumer": self._consumer,
                     "category": self._category,
-                    "partitions": self._share.partitions or self._share.to_begin_with,
+                    "partitions": self.wanted,
                     "process": process_name(),
-                    "partition": self._share.member,
+                    "worker": self._worker,
                     "lease": LEASE,
                     "former": self._member,
                 },
             ).fetchall()[0]
-            wanted = self._share.partitions
+            wanted = self._partitions
             if wanted not in (None, self._size):
                 raise GroupError(
                     f"The consumer {self._consumer} of {self._category} has {self._size} "
@@ -142,31 +145,31 @@ class Membership:
             if self._declaration is not None:
                 store_declaration(connection, member, self._declaration)
         self._member = member
-        self._last = 0.0
+        self._due = 0.0
 
-    def turn(self, connection: Connection[Any]) -> None:
+    def turn(self, connection: Connection[Any], *, gives: bool = True) -> None:
         """Renew the lease, and take and give back partitions; not within a batch."""
-        rows = self._take_part(connection)
+        rows = self._take_part(connection, gives)
         if not rows:
             self._log.warning("taken_for_dead", lease=LEASE)
             self.join(connection)
-            rows = self._take_part(connection)
+            rows = self._take_part(connection, gives)
         if not rows:  # again: at the next turn
-            rows = [(self.head, None, [], [], [], [], False, None, None, None)]
-        self.head, carried, partitions, positions, epochs, unclean, self.retry = rows[0][:7]
-        foreign, self.next_scheduled, self.overdue = rows[0][7:]
+            rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
+        self.head, carried, partitions, positions, epochs, unclean, self.letters = rows[0][:7]
+        foreign, unsettled, self.next_scheduled, self.overdue = rows[0][7:]
         if foreign is not None:
             raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(HeldPartition, partitions, positions, epochs)
         self.positions = Positions(self._consumer, self._category, self._size, held, carried)
         self.unclean = tuple(unclean)
-        self._last = time.monotonic()
+        self._due = time.monotonic() + (SOON if unsettled else TURN)
         self._log_changes(before)
 
     def leave(self, connection: Connection[Any]) -> None:
         """Give everything back."""
-        self._heartbeat.close()
+        self._lease.close()
         if self._member is not None:
             with translated():
                 connection.execute(_QUERIES["leave_group"], {"member": self._member})
@@ -177,10 +180,10 @@ class Membership:
 
         The member is found gone once its session ends, and what it held is then taken as `unclean`.
         """
-        self._heartbeat.close()
+        self._lease.close()
 
-    def _take_part(self, connection: Connection[Any]) -> list[tuple[Any, ...]]:
-        self._heartbeat.member = self._member
+    def _take_part(self, connection: Connection[Any], gives: bool) -> list[tuple[Any, ...]]:
+        self._lease.member, self._lease.renewed = self._member, time.monotonic()
         with translated():
             return connection.execute(
                 _QUERIES["take_part"],
@@ -189,6 +192,7 @@ class Membership:
                     "category": self._category,
                     "member": self._member,
                     "lease": LEASE,
+                    "gives": gives,
                 },
             ).fetchall()
 

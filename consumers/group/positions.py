@@ -1,9 +1,9 @@
 """The position of a consumer in its category, which only one process at a time can move.
 
 Each partition of the category has a position of its own: the global position of the last message
-that was handled. It moves in the transaction that commits what the messages brought about, by
-compare-and-set on the holder's epoch. A process whose partition was taken over, because it was
-paused or lost the network, therefore commits nothing.
+that was handled. It moves in the transaction that commits what the messages brought about, under
+the lock of the partition's lease, if that still has the epoch of the process. A process whose
+partition was taken over, because it was paused or lost the network, therefore commits nothing.
 
 The id of the message at the position is stored with it. The position moves only while that message
 is in the log, so no message is skipped in a log that was cleared, restored or replaced.
@@ -16,17 +16,13 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from reservation.errors import (
-    ForeignPositionError,
-    PositionLostError,
-    RefusedError,
-    StoreError,
-)
+from reservation.errors import ForeignPositionError, PositionLostError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import Int4Array, IntArray
-from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange.request import Answer, Request
+from reservation.postgres.error_translation import environmental, translated
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
+from reservation.postgres.sqlstates import NOT_MOVED, is_condition
 from reservation.store.partition import Partition
 
 _QUERIES = load_queries("consumers.group")
@@ -136,17 +132,15 @@ class Positions:
 
     def advance(
         self,
-        connection: Connection[Any],
         part: Partition,
         to: int,
         message_id: str | None = None,
-        *,
-        or_fail: bool = False,
     ) -> Request:
         """Return what moves the stored positions of a part, in the transaction that reads it.
 
-        From then on the server ends the transaction if it is idle for too long. So take locks that
-        others need after it, and call `committed` after the commit.
+        It fails with `NotMovedError`. From then on the server ends the transaction if it is idle
+        for too long. So take locks that others need after it, and call `committed` after the
+        commit.
         """
         partitions, epochs = self.held_of(part)
         values = {
@@ -160,15 +154,7 @@ class Positions:
             "carried": part.carried is not None,
             "longest_pause": LONGEST_PAUSE,
         }
-
-        if or_fail:
-            return Request(_QUERIES["advance_or_fail"], values, failed=_not_moved)
-
-        def check(answer: Answer) -> None:
-            if answer.rows != [(True,)]:
-                raise self.lost(connection)
-
-        return Request(_QUERIES["advance"], values, check, _not_of_messages)
+        return Request(_QUERIES["advance"], values, failed=_not_moved)
 
     def held_of(self, part: Partition) -> tuple[Int4Array, IntArray]:
         """Return the partitions of a part, and their epochs, as the server takes them."""
@@ -261,18 +247,5 @@ class NotMovedError(Exception):
 
 
 def _not_moved(error: psycopg.Error) -> Exception:
-    if isinstance(error, psycopg.errors.DivisionByZero):
-        return NotMovedError()
-    return _not_of_messages(error)
-
-
-def _not_of_messages(error: psycopg.Error) -> StoreError:
-    """Return the error for a position that could not be moved, which is no fault of messages.
-
-    It is sent together with what messages bring about, for whose refusal they are to blame.
-    """
-    reason = translation(error)
-    if isinstance(reason, RefusedError):
-        reason = StoreError(f"The position could not be moved: {reason}")
-        reason.__cause__ = error
-    return reason
+    """Return the error for a position that could not be moved, which is no fault of messages."""
+    return NotMovedError() if is_condition(error, NOT_MOVED) else environmental(error)

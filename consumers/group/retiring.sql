@@ -2,7 +2,7 @@
 -- What a component has read, and has letters of.
 SELECT category FROM reservation.groups WHERE consumer = %(consumer)s
 UNION
-SELECT category FROM reservation.positions WHERE consumer = %(consumer)s
+SELECT category FROM reservation.leases WHERE consumer = %(consumer)s
 UNION
 SELECT category FROM reservation.dead_letters
 WHERE consumer = %(consumer)s AND (state <> 'handled' OR data IS NULL)
@@ -24,7 +24,7 @@ ORDER BY process
 -- name: open_letters
 SELECT count(*) FROM reservation.dead_letters
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
-  AND state IN ('dead', 'parked', 'retry')
+  AND state IN ('waiting', 'parked', 'dead')
 
 -- name: lock
 -- Nobody joins until the transaction ends, and who has gone moves no position any more.
@@ -77,13 +77,16 @@ UNION ALL
 SELECT 'horizons of states', count(*) FROM reservation.state_horizons
 WHERE stream_name ^@ %(state)s
 
--- name: remove_positions
-DELETE FROM reservation.positions
+-- name: remove_moves
+DELETE FROM reservation.moves
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_leases
+DELETE FROM reservation.leases
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_members
--- Their leases go with them.
-DELETE FROM reservation.members
+SELECT reservation.remove_member(member) FROM reservation.members
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_groups

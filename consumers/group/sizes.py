@@ -6,13 +6,15 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.group.inspection.stored_positions import StoredPosition, read_positions, reads_of
-from consumers.group.membership import GroupShare
 from reservation.component import Component
 from reservation.maintenance.entity_order import check_order, check_waiting
 
 
 def checked_sizes(
-    connection: Connection[Any], component: Component, categories: Sequence[str], share: GroupShare
+    connection: Connection[Any],
+    component: Component,
+    categories: Sequence[str],
+    partitions: int | None,
 ) -> dict[str, int]:
     """Return how many partitions each category has, or will have."""
     positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
@@ -21,7 +23,7 @@ def checked_sizes(
             positions[stored.category].append(stored)
     sizes = {}
     for category, known in positions.items():
-        size = known[0].partitions if known else share.partitions or share.to_begin_with
+        size = known[0].partitions if known else partitions or 1
         check_order(component, category, size)
         after = min((stored.position for stored in known), default=0)
         check_waiting(connection, component, category, size, after)

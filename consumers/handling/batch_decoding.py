@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
-from consumers.dead_letters.failure import Reason
 from consumers.decisions.blocking import Blocking
 from consumers.decisions.decisions import Decisions
+from consumers.failures.failure import Failure, Reason
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.same_intent import check_same_intent
 from consumers.runtime.context import ConsumerContext
@@ -45,10 +45,9 @@ class BatchDecoding:
         decoded: list[Decoded] = []
         whose = self._decoding.whose
         reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
-        given_up = bool(policy.given_up)
         for message, key_stream in zip(messages, key_streams, strict=True):
-            died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
-            if died and not self._decoding.ignores(message):
+            failure = policy.failed.get(message.global_position)
+            if failure is not None and self._is_unread(message, failure):
                 blocking.takes(message, self._decoding.whose_unread(message))
                 continue
             if message.id in handled:
@@ -68,7 +67,7 @@ class BatchDecoding:
                 continue
             if blocking.anything_blocked:
                 # Nothing waits for a message whose place in the order is not known.
-                unplaced = item.unordered and policy.gives_up(message, Reason.KEY)
+                unplaced = item.unordered and failure is not None and failure.reason is Reason.KEY
                 if blocking.takes(message, whose(message, None if unplaced else item)):
                     continue
             decoded.append(item)
@@ -92,6 +91,12 @@ class BatchDecoding:
                 decisions.counts["redelivered"] -= 1
             elif message.global_position not in known:
                 decisions.counts["ignored"] -= 1
+
+    def _is_unread(self, message: StoredMessage, failure: Failure) -> bool:
+        """Return whether a message that has failed is set aside without being decoded."""
+        if failure.reason is Reason.PROCESS_DIED:
+            return not self._decoding.ignores(message)
+        return failure.reason is Reason.UNDECODABLE
 
     def _look(
         self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues

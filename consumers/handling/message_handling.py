@@ -4,12 +4,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from consumers.calls.handler_call import call
-from consumers.calls.lending import LendingContext
+from consumers.calls.handler_call import call, call_without_connection
+from consumers.calls.lending import BusyContext, LendingContext
 from consumers.calls.undoing import UndoableContext
-from consumers.dead_letters.failure import HandlerRaisedError
 from consumers.decisions.decisions import Decisions
-from consumers.decisions.next_attempt import decide_on
+from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.decoding import Decoded
 from consumers.handling.entity_copies import EntityCopies
 from consumers.handling.state_handling import StateContext, StateHandling
@@ -38,7 +37,7 @@ class MessageHandling:
     """How one consumer of a component handles a message.
 
     Attributes:
-        gave_connection: whether a handler has asked for the connection.
+        lent: whether a handler has asked for the connection.
     """
 
     def __init__(self, context: ConsumerContext) -> None:
@@ -46,17 +45,15 @@ class MessageHandling:
         self._context = context
         self._log_context = context.log_context
         self._component = context.component
+        self.lent = False
         self._declared = declared.of(context.category)
         self._is_subscribed = context.category in declared.others
         self._commands = declared.commands
         self._marks_first = marks_first(context.component)
-        # The types of messages whose handlers may have to be undone.
-        self._undoable = {
-            name for name, one in self._declared.handled.items() if one.retry is not None
-        }
+        # The types of messages of which one failed after its handler had used the connection.
+        self._undoable: set[str] = set()
         self._copies = EntityCopies(context.log)
         self._states = StateHandling(context)
-        self.gave_connection = False
 
     def handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
@@ -79,14 +76,19 @@ class MessageHandling:
         span: MessageSpan | None = None,
     ) -> None:
         connection = self._context.connection
-        self._context.heartbeat()
         message, declared = item.message, self._declared
+        self._context.calls(message.global_position)
         initiates = declared[message.type].role is Role.INITIATE
         if self._states.takes(item):
             self._handle_on_state(item, stream_name, decisions, span)
             return
         undoable = message.type in self._undoable
-        context = (UndoableContext if undoable else LendingContext)(
+        kind: type[LendingContext | BusyContext]
+        if connection.pgconn.pipeline_status:
+            kind = BusyContext
+        else:
+            kind = UndoableContext if undoable else LendingContext
+        context = kind(
             message,
             entity_stream=stream_name,
             connection=connection,
@@ -104,11 +106,8 @@ class MessageHandling:
         except HandlerRaisedError as error:
             error.entity_stream = stream_name
             error.undo = partial(self._undo, item, context, decisions)
-            self.gave_connection |= context.gave_connection
             raise
-        if context.gave_connection:
-            self.gave_connection = True
-        if undoable and isinstance(context, UndoableContext):
+        if isinstance(context, UndoableContext):
             context.keep()
         self.collect(item, stream_name, events, context, decisions, outcome, span)
 
@@ -137,9 +136,17 @@ class MessageHandling:
             raise
 
     def _call(
-        self, message: StoredMessage, handle: Callable[[], list[object]], context: LendingContext
+        self,
+        message: StoredMessage,
+        handle: Callable[[], list[object]],
+        context: LendingContext | BusyContext,
     ) -> list[object]:
         """Call a handler, and take back from the connection what it set on it."""
+        if isinstance(context, BusyContext):
+            try:
+                return call_without_connection(message, handle)
+            finally:
+                context.check()
         losses = self._context.losses
         try:
             events = call(self._context.connection, message, handle)
@@ -152,6 +159,7 @@ class MessageHandling:
             raise fault from error
         finally:
             if context.gave_connection:
+                self.lent = True
                 context.take_back()
         if context.gave_connection:
             losses.none_of(message)
@@ -198,6 +206,17 @@ class MessageHandling:
             replies_to=declarations(self._component).replies_to,
         )
 
+    def seen(
+        self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
+    ) -> object:
+        """Return what the async handler of a message sees, to compare it with what it saw."""
+        of_state, version = None, None
+        if isinstance(context, StateContext):
+            of_state = context.before, context.first
+        elif self._declared[item.message.type].role is not Role.INITIATE:
+            version = decisions.entities[stream_name].version
+        return item.message, item.unordered, version, of_state
+
     async def awaited(
         self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
     ) -> list[object]:
@@ -210,18 +229,15 @@ class MessageHandling:
             entity = None if initiates else self._copy_of(stream_name, decisions, message)
         return await invoke_async(declared, message, item.command, entity, context, self._commands)
 
-    def undo(self, error: HandlerRaisedError, tried: int, *, in_part: bool = False) -> bool:
-        """Take back what a handler did that raised, if the batch is to be committed without it.
+    def undo(self, error: HandlerRaisedError) -> bool:
+        """Take back what a handler did that raised; return whether that was possible.
 
-        If that is not possible, and its message could have been set aside, the next call for a
-        message of the type can be undone.
+        If it is not, the next calls for messages of the type can be undone, at the cost of a
+        savepoint for each that uses the connection.
         """
-        if not decide_on(error, self._declared, tried) and not in_part:
-            return False
         if error.undo():
             return True
-        if error.is_decided:
-            self._undoable.add(error.message.type)
+        self._undoable.add(error.message.type)
         return False
 
     def _undo(self, item: Decoded, context: Context, decisions: Decisions) -> bool:

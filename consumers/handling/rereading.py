@@ -25,6 +25,7 @@ from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.client import MessageStore
+from reservation.store.statements import run
 
 _QUERIES = load_queries("consumers.handling", "rereading.sql")
 
@@ -147,7 +148,7 @@ class _Look:
         name, category = self._component.name, self._category
         known: set[str] = set()
         try:
-            check = strategy.begin(self._connection, name, category, incoming)
+            check = run(self._connection, strategy.look(name, category, incoming))
         except MessageError:
             return known
         for one in incoming:

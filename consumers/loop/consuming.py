@@ -1,52 +1,129 @@
-"""One consumer with what it works on: a connection, notices of new messages, and the loop."""
+"""The consumers of a process, a thread for each, and what they share."""
 
-from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
-from consumers.group.membership import GroupShare
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from consumers.group.heartbeat import Heartbeat
+from consumers.group.membership import LEASE, new_worker
 from consumers.loop.consumer import Consumer
+from consumers.loop.retrying.suspects import Suspects
+from consumers.options import Options
+from consumers.runtime.at_hand import AtHand
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
-from consumers.runtime.session import Session
+from consumers.runtime.session import Session, durable
+from consumers.runtime.shared_listening import SharedListening
 from consumers.runtime.stopping import Stop
+from reservation.app_path import app_in_errors
 from reservation.component import Component
 from reservation.store.notifications import Notices
 
 
-def consume(
-    component: Component,
-    category: str,
-    database_url: str,
-    stop: Stop,
-    *,
-    batch_size: int,
-    batch_bytes: int = DEFAULT_BATCH_BYTES,
-    share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
-    stop_on_error: bool = False,
-    telemetry: Telemetry | None = None,
-    log: Log,
-    grace: float | None = None,
-    keep_text: bool = False,
-    debug: bool = False,
-) -> None:
-    """Consume a category until told to stop."""
-    name = f"reservation {component.name} {category}"
-    with Session(database_url, name, log, telemetry, until=stop) as session:
-        if stop.requested:
-            return
-        with Notices(
-            session.connection, session.address, category, application_name=name
-        ) as notices:
-            Consumer(
-                session,
-                component,
-                category,
-                batch_size=batch_size,
-                batch_bytes=batch_bytes,
-                share=share,
-                stop_on_error=stop_on_error,
-                notices=notices,
-                telemetry=telemetry,
-                log=log,
-                grace=grace,
-                keep_text=keep_text,
-                debug=debug,
-            ).run(stop)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one consumer of a process has for itself.
+
+    Attributes:
+        component: the component whose handlers decide.
+        category: the category that is read.
+        log: its logger.
+        telemetry: what it reports.
+        at_hand: the record of what it has at hand.
+        app: the app path of the component, for errors; empty if there is none.
+    """
+
+    component: Component
+    category: str
+    log: Log
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    at_hand: AtHand = field(default_factory=AtHand)
+    app: str = ""
+
+    @property
+    def reads(self) -> tuple[str, str]:
+        """The consumer, and the category that it reads."""
+        return self.component.name, self.category
+
+
+class Consumers:
+    """All consumers of a process: when one ends, all do.
+
+    One connection waits for notices of all their categories, and one renews their leases; each has
+    one of its own for its batches.
+
+    Attributes:
+        failed: the part whose consumer was the first to fail; None if none did.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], database_url: str, options: Options, stopping: Stop
+    ) -> None:
+        names = ",".join(dict.fromkeys(part.component.name for part in parts))
+        self._parts = parts
+        self._address = durable(database_url)
+        self._options = options
+        self._stopping = stopping
+        self._listening = SharedListening(self._address, f"reservation {names} notices")
+        self._heartbeat = Heartbeat(self._address, f"reservation {names} leases", LEASE)
+        self._suspects = Suspects()
+        self._worker = new_worker()
+        self._threads: dict[threading.Thread, Part] = {}
+        self._error: BaseException | None = None
+        self.failed: Part | None = None
+
+    def start(self) -> None:
+        """Start a thread for each."""
+        for part in self._parts:
+            # A program that ends without waiting for them need not wait: what was not committed is
+            # rolled back.
+            thread = threading.Thread(
+                target=self._run, args=[part], name=f"reservation {part.category}", daemon=True
+            )
+            self._threads[thread] = part
+            thread.start()
+
+    def join(self) -> None:
+        """Wait until all have ended, and raise the first error."""
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def running(self) -> list[Part]:
+        """Return those that have not ended."""
+        return [part for thread, part in self._threads.items() if thread.is_alive()]
+
+    def _run(self, part: Part) -> None:
+        try:
+            with app_in_errors(part.app):
+                self._consume(part)
+        except BaseException as error:  # noqa: BLE001  raised again by `join`
+            if self._error is None:
+                self._error, self.failed = error, part
+        finally:
+            self._stopping.request()
+
+    def _consume(self, part: Part) -> None:
+        """Consume a category until told to stop."""
+        name = f"reservation {part.component.name} {part.category}"
+        stop = self._stopping
+        with Session(self._address, name, part.log, part.telemetry, until=stop) as session:
+            if stop.requested:
+                return
+            with Notices(
+                session.connection, self._address, part.category, listening=self._listening
+            ) as notices:
+                Consumer(
+                    session,
+                    part.component,
+                    part.category,
+                    self._options,
+                    notices=notices,
+                    telemetry=part.telemetry,
+                    log=part.log,
+                    at_hand=part.at_hand,
+                    heartbeat=self._heartbeat,
+                    suspects=self._suspects,
+                    worker=self._worker,
+                ).run(stop)

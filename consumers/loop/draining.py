@@ -1,7 +1,7 @@
 """Stopping a consumer at the end of its category, and counting what it handled."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from consumers.group.inspection.stored_positions import is_drained
@@ -37,11 +37,29 @@ class Counting(Telemetry):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
+        self._aside: dict[int, str] = {}
 
-    def committed(self, counts: Mapping[str, int], seconds: float) -> None:
+    def committed(
+        self, counts: Mapping[str, int], seconds: float, set_aside: Mapping[int, str]
+    ) -> None:
         """Count the messages of a batch."""
-        super().committed(counts, seconds)
+        super().committed(counts, seconds, set_aside)
         self.counts.update(counts)
+        self._aside.update(set_aside)
+
+    def retried(
+        self,
+        positions: Collection[int],
+        counts: Mapping[str, int],
+        set_aside: Mapping[int, str],
+        of_calls: int,
+    ) -> None:
+        """Count what became of messages that had been set aside, instead of that."""
+        super().retried(positions, counts, set_aside, of_calls)
+        self.counts.subtract(self._aside.pop(at) for at in positions if at in self._aside)
+        self.counts.update(counts)
+        self.counts += Counter()  # without outcomes that are none any more
+        self._aside.update(set_aside)
 
     def lacks_database(self, error: Exception) -> NoReturn:
         """Raise the error for which a consumer would wait."""

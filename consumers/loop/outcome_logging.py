@@ -1,11 +1,12 @@
 """Logging the outcome of messages, without anything of their data."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from consumers.batch.batch import Batch, BatchResult
-from consumers.dead_letters.failure import Letter, Reason
-from consumers.loop.retrying.letter_retry import Retried
+from consumers.batch.batch import Batch
+from consumers.batch.handler import BatchResult
+from consumers.batch.letter_transaction import RetryResult
+from consumers.failures.failure import Reason, Unhandled
 from consumers.runtime.observability.logs import Log
 from reservation.messages.message import StoredMessage, printable
 from reservation.raised import describe
@@ -21,17 +22,20 @@ def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
         log.info("batch_committed", position=result.to, read=result.read, **where, **result.counts)
 
 
-def log_retried(log: Log, retried: Retried) -> None:
-    """Log the outcome of letters that were handled again."""
-    log_conflicts(log, retried.conflicts)
-    log_letters(log, retried.letters)
-    if retried.tries:
-        log.info(
-            "dead_letters_retried",
-            handled=retried.handled,
-            dead=retried.dead,
-            waiting=retried.waiting,
-        )
+def log_retried(log: Log, result: RetryResult, of_calls: int) -> None:
+    """Log the outcome of letters that were due, of which some had only waited for async calls."""
+    log_conflicts(log, result.conflicts)
+    log_letters(log, result.letters)
+    if of_calls:
+        log.info("calls_committed", handled=of_calls)
+    states = Counter(letter.state for letter in result.letters if not letter.runs)
+    outcomes = {
+        "handled": result.handled - of_calls,
+        "dead": states["dead"],
+        "waiting": states["waiting"],
+    }
+    if any(outcomes.values()):
+        log.info("dead_letters_retried", **outcomes)
 
 
 def crash_text(category: str, batch: Batch | None, error: BaseException) -> str:
@@ -56,11 +60,12 @@ def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> N
         )
 
 
-def log_letters(log: Log, letters: Sequence[Letter]) -> None:
-    """Log each letter that is dead, other than conflicts, and how many are parked or wait."""
-    _log_waiting(log, [letter for letter in letters if letter.waits])
+def log_letters(log: Log, letters: Sequence[Unhandled]) -> None:
+    """Log each message that is dead, other than conflicts, and how many are parked or wait."""
+    failed = [letter for letter in letters if not letter.runs]
+    _log_waiting(log, [letter for letter in failed if letter.state == "waiting"])
     for letter in letters:
-        if letter.waits or letter.parked or letter.failure.reason is Reason.CONFLICT:
+        if letter.state != "dead" or letter.failure.reason is Reason.CONFLICT:
             continue
         log.warning(
             "message_dead",
@@ -68,18 +73,18 @@ def log_letters(log: Log, letters: Sequence[Letter]) -> None:
             stream_name=printable(letter.message.stream_name),
             global_position=letter.message.global_position,
             reason=letter.failure.reason.value,
-            attempts=letter.attempts,
+            attempts=letter.failure.attempts,
             error=letter.failure.error,
         )
-    parked = [letter for letter in letters if letter.parked]
+    parked = [letter for letter in letters if letter.state == "parked"]
     if parked:
         entities = {letter.entity for letter in parked}
         log.info("message_parked", count=len(parked), entities=len(entities))
 
 
-def _log_waiting(log: Log, letters: Sequence[Letter]) -> None:
+def _log_waiting(log: Log, letters: Sequence[Unhandled]) -> None:
     """Log the messages that wait for their next attempt: one event for those that failed alike."""
-    alike: defaultdict[tuple[str, str | None], list[Letter]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str | None], list[Unhandled]] = defaultdict(list)
     for letter in letters:
         alike[letter.message.type, letter.failure.digest].append(letter)
     for (type_, _), waiting in alike.items():
@@ -90,7 +95,7 @@ def _log_waiting(log: Log, letters: Sequence[Letter]) -> None:
             count=len(waiting),
             stream_name=printable(first.message.stream_name),
             global_position=first.message.global_position,
-            attempts=first.attempts,
+            attempts=first.failure.attempts,
             next_attempt_in=round(first.failure.wait or 0.0, 3),
             error=first.failure.error,
         )

@@ -6,12 +6,14 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.runtime.event_loop import EventLoop
+from consumers.options import Options
+from consumers.runtime.at_hand import AtHand
 from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.observability.log_context import LogContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.spans import Spans
+from consumers.runtime.running_calls import RunningCalls
 from reservation.component import Component
 from reservation.declaration.table import declarations
 
@@ -36,10 +38,12 @@ class ConsumerContext:
         log: the consumer's logger.
         heartbeat: called before each handler, as a sign that the process is not stuck.
         schedules: called with the seconds until a message is due that handlers have scheduled.
-        event_loop: where async handlers are awaited.
+        running: the calls of async handlers.
         detail: what is kept of exceptions for which messages fail.
         spans: what makes the consumer's spans.
         losses: the connections that were lost during calls of handlers.
+        options: how consumers work.
+        at_hand: the record of what the consumer has at hand, which outlives the process.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -49,10 +53,12 @@ class ConsumerContext:
     log: Log
     heartbeat: Callable[[], None] = _ignore
     schedules: Callable[[float], None] = _nobody
-    event_loop: EventLoop = field(default_factory=EventLoop)
+    running: RunningCalls = field(default_factory=RunningCalls)
     detail: ErrorDetail = PLACE_ONLY
     spans: Spans = field(default_factory=Spans)
     losses: Losses = field(default_factory=Losses)
+    options: Options = field(default_factory=Options)
+    at_hand: AtHand = field(default_factory=AtHand)
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +72,11 @@ class ConsumerContext:
     ) -> "ConsumerContext":
         """Return a context with a new logger, and without a heartbeat."""
         return cls(connection, component, category, Log(component.name, category))
+
+    def calls(self, position: int) -> None:
+        """Note that the handler of a message is about to be called."""
+        self.at_hand.calls(position)
+        self.heartbeat()
 
     @property
     def reserves(self) -> bool:

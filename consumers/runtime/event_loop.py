@@ -1,19 +1,23 @@
 """The event loop in which a consumer awaits its async handlers.
 
-It runs in the consumer's own thread, and only while a batch is decided on. Meanwhile no statement
-is sent. So a loop that is blocked gives no sign of life, and neither does the consumer: its lease
-is not renewed, and its supervisor hears nothing. What a handler leaves running goes on with the
-next batch.
+It runs in the consumer's own thread: while a batch is decided on, and while the consumer waits with
+calls that a batch did not wait for. Meanwhile no statement is sent. So a loop that is blocked gives
+no sign of life, and neither does the consumer: its lease is not renewed, and its supervisor hears
+nothing. What a handler leaves running goes on whenever the loop runs.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
 from consumers.runtime.stopping import Stop
 from reservation.errors import DeclarationError
+
+# Seconds that a batch waits for its calls. A call that ends just after that is committed after the
+# next batch, so twice as long, and the statements, are to take less than a second.
+PATIENCE = 0.4
 
 # Seconds between two signs of life of the loop.
 TICK = 0.5
@@ -25,6 +29,9 @@ BLOCKED_AFTER = 5.0
 # attempts at cancelling calls that go on.
 BEFORE_THE_END, AGAIN = 2.0, 0.1
 
+# Steps of the loop that calls get between two batches.
+_STEPS = 10
+
 
 class CallsCancelledError(Exception):
     """The process has to stop, and its calls were cancelled; nothing of the batch is written."""
@@ -34,6 +41,16 @@ def _ignore() -> None:
     """Stand for a heartbeat that nobody listens to."""
 
 
+# Any: what tasks return.
+Tasks = Collection["asyncio.Task[Any]"]
+
+
+async def _all_of(tasks: Tasks) -> Tasks:
+    """Wait for tasks; return none, because all have ended."""
+    await asyncio.wait(tasks)
+    return ()
+
+
 class EventLoop:
     """The event loop of one consumer, made when it is needed first.
 
@@ -41,6 +58,8 @@ class EventLoop:
         heartbeat: called at intervals, while the loop is not blocked.
         stop: what asks the consumer to stop; None if nothing does.
         grace: seconds that it then has; None for no limit.
+        patience: seconds that a batch waits for its calls.
+        cancelling: whether the grace is nearly over, so that calls are cancelled.
     """
 
     def __init__(
@@ -51,10 +70,14 @@ class EventLoop:
         self.heartbeat = heartbeat
         self.stop: Stop | None = None
         self.grace = grace
+        self.patience = PATIENCE
+        self.cancelling = False
         self._runner: asyncio.Runner | None = None
         self._ticked: float | None = None  # when the loop gave its last sign; None if it need not
-        self._open: set[asyncio.Task[None]] = set()
-        self.cancelling = False
+        self._is_stopping = False
+        self._cancel_at: float | None = None  # by the monotonic clock, once it is time to stop
+        self._open: set[asyncio.Task[Any]] = set()
+        self._wake: asyncio.Event | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -62,20 +85,32 @@ class EventLoop:
         ticked = self._ticked
         return ticked is None or time.monotonic() - ticked < BLOCKED_AFTER
 
-    def run(self, calls: Callable[[], Sequence[Coroutine[Any, Any, None]]]) -> None:
-        """Await coroutines, all at a time; one that raises ends the others."""
-        _refuse_nested()
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        try:
-            self._runner.run(self._run(calls))
-        finally:
-            self._ticked = None
+    # Any: what coroutines return.
+    def run(
+        self,
+        calls: Callable[[], Sequence[Coroutine[Any, Any, Any]]],
+        wait: Callable[[Tasks], Awaitable[Tasks]] = _all_of,
+    ) -> None:
+        """Await coroutines, all at a time; one that raises ends the others.
+
+        What waits for them may return some that go on whenever the loop runs.
+        """
+        self._drive(self._all(calls, wait))
+
+    def wait(self, descriptors: Collection[int], seconds: float) -> None:
+        """Let calls go on until one ends, a descriptor can be read, or the time is over."""
+        self._drive(self._wait(descriptors, seconds))
+
+    def cancel(self, tasks: Tasks) -> None:
+        """Cancel tasks, and wait until they have ended."""
+        if tasks:
+            self._drive(self._cancel(tasks))
 
     @contextlib.contextmanager
     def used(self, stop: Stop) -> Iterator[None]:
         """Around all that the consumer does; afterwards what handlers left running is cancelled."""
         self.stop = stop
+        self.cancelling, self._is_stopping, self._cancel_at = False, False, None
         try:
             yield
         finally:
@@ -97,9 +132,18 @@ class EventLoop:
         finally:
             self._ticked = time.monotonic()
 
-    async def _run(self, calls: Callable[[], Sequence[Coroutine[Any, Any, None]]]) -> None:
+    def _drive(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            _refuse_nested()
+            if self._runner is None:
+                self._runner = asyncio.Runner()
+            self._runner.run(self._run(work))
+        finally:
+            work.close()
+            self._ticked = None
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
-        self.cancelling = False
         watched = [] if self.stop is None else list(self.stop.watched)
         timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -110,13 +154,18 @@ class EventLoop:
 
         def stopping() -> None:
             unwatch()
+            if not self._is_stopping and self._wake is not None:
+                self._wake.set()
+            self._is_stopping = True
             if self.grace is not None:
                 before = min(BEFORE_THE_END, self.grace / 2)
-                timers["cancel"] = loop.call_later(self.grace - before, cancel)
+                now = time.monotonic()
+                self._cancel_at = self._cancel_at or now + self.grace - before
+                timers["cancel"] = loop.call_later(max(self._cancel_at - now, 0.0), cancel)
 
         def cancel() -> None:
             self.cancelling = True
-            for task in self._open:
+            for task in list(self._open):
                 task.cancel()
             timers["cancel"] = loop.call_later(AGAIN, cancel)
 
@@ -128,24 +177,69 @@ class EventLoop:
             loop.add_reader(descriptor, stopping)
         tick()
         try:
-            tasks = [loop.create_task(call) for call in calls()]
-            self._open.update(tasks)
-            if tasks:
-                await asyncio.wait(tasks)
+            await work
         finally:
             unwatch()
             for timer in timers.values():
                 timer.cancel()
-            self._open.clear()
+
+    async def _all(
+        self,
+        calls: Callable[[], Sequence[Coroutine[Any, Any, Any]]],
+        wait: Callable[[Tasks], Awaitable[Tasks]],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(call) for call in calls()]
+        self._open.update(tasks)
+        left: set[asyncio.Task[Any]] = set()
+        try:
+            if tasks:
+                left.update(await wait(tasks))
+            if self.cancelling and self._open:
+                await asyncio.wait(self._open)
+        finally:
+            self._open.difference_update(tasks)
+        for task in left:
+            self._open.add(task)
+            task.add_done_callback(self._ended)
         # Each is asked for its exception, or asyncio would log that nobody did.
         errors = [
-            None if self.cancelling and task.cancelled() else task.exception() for task in tasks
+            None if self.cancelling and task.cancelled() else task.exception()
+            for task in tasks
+            if task not in left
         ]
         if self.cancelling:
             raise CallsCancelledError
         for error in errors:
             if error is not None:
                 raise error
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._open.discard(task)
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _wait(self, descriptors: Collection[int], seconds: float) -> None:
+        loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, self._wake.set)
+        try:
+            # What has arrived for calls is taken in even where there is no time to wait.
+            for _ in range(_STEPS):
+                await asyncio.sleep(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds if seconds < float("inf") else None):
+                    await self._wake.wait()
+        finally:
+            self._wake = None
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
+
+    async def _cancel(self, tasks: Tasks) -> None:
+        while left := [task for task in tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=AGAIN)
 
 
 def _refuse_nested() -> None:

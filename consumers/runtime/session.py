@@ -52,6 +52,12 @@ def process_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def durable(database_url: str) -> str:
+    """Return an address with settings by which a lost connection is noticed."""
+    check_address(database_url)
+    return _with(database_url, _KEEPALIVES)
+
+
 class Session:
     """The connection of one consumer, with the settings that its batches rely on.
 
@@ -72,8 +78,7 @@ class Session:
         *,
         until: Stop | None = None,
     ) -> None:
-        check_address(database_url)
-        self.address = _with(database_url, _KEEPALIVES)
+        self.address = durable(database_url)
         self.application_name = application_name
         self._log = log
         self._telemetry = telemetry or Telemetry()

@@ -1,15 +1,14 @@
 """Stopping, on a signal or on the death of the process that started this one."""
 
 import contextlib
-import multiprocessing
 import os
-import select
 import signal
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from reservation.postgres import forks
+from reservation.waiting import readable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -31,20 +30,24 @@ class Stop:
     and SIGINT, unless `request` alone is to stop it. A signal handler may run between any two
     instructions of that thread, so it takes no lock: it writes a byte to a pipe, and whoever waits
     selects on the other end. Afterwards the signals are handled as before, or by default where
-    what handled them was not Python's.
+    what handled them was not Python's; a process that is about to end ignores them.
     """
 
-    def __init__(self, *, ends_process: bool = False, takes_signals: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        ends_process: bool = False,
+        takes_signals: bool = True,
+        also: int | None = None,
+    ) -> None:
         self._ends_process = ends_process
         self._takes_signals = takes_signals
         self._handlers: dict[signal.Signals, _Handler] = {}
         self._blocked: set[int] = set()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._watched = [self._read]
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            self._watched.append(parent.sentinel)
+        # What else can be read once it is time to stop, such as when another process has died.
+        self._watched = [self._read, *([] if also is None else [also])]
         self._requested = False
 
     def __enter__(self) -> Self:
@@ -71,7 +74,11 @@ class Stop:
     ) -> None:
         if self._takes_signals:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-            if not self._ends_process:
+            if self._ends_process:
+                # A mask is of one thread, and Python restores other handlers before it has ended.
+                for number in STOP_SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
+            else:
                 self._restore()
                 signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         close(self._read)
@@ -97,7 +104,7 @@ class Stop:
         """Wait until it is time to stop, or until the time is over; return whether to stop."""
         if not self._requested:
             woken = [] if wake is None else [wake]
-            ready = select.select([*self._watched, *woken], [], [], seconds)[0]
+            ready = readable([*self._watched, *woken], seconds)
             self._requested = any(descriptor in ready for descriptor in self._watched)
         return self._requested
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from consumers.dead_letters import administration
-from consumers.dead_letters.stored_letters import Selection
+from consumers.dead_letters.letter import Selection
 from consumers.story.reading import Reading, cause_of
 from reservation.errors import IdempotenceKeyError
 from reservation.idempotence.key import key_part

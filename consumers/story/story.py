@@ -12,7 +12,7 @@ from psycopg import Connection
 
 from consumers.dead_letters import administration, history
 from consumers.dead_letters.history import LetterDecision
-from consumers.dead_letters.stored_letters import OPEN, Selection, StoredLetter
+from consumers.dead_letters.letter import OPEN, Letter, Selection
 from consumers.story.following import (
     LOOKED_AT,
     MOST_MESSAGES,
@@ -95,7 +95,7 @@ class Entry:
     outcome: Outcome | None = None
     trace: str | None = None
     reason: str | None = None
-    letter: StoredLetter | None = None
+    letter: Letter | None = None
     decisions: tuple[LetterDecision, ...] = ()
     scheduled: ScheduledMessage | None = None
     consumer: str | None = None
@@ -316,16 +316,16 @@ def _is_of(entry: Entry, messages: Sequence[StoredMessage]) -> bool:
     return any(message.global_position == position for message in messages)
 
 
-def _by_letters(letters: Sequence[StoredLetter]) -> Outcome | None:
+def _by_letters(letters: Sequence[Letter]) -> Outcome | None:
     for letter in letters:
         if letter.state not in OPEN:
             continue
-        if letter.next_attempt_at is not None:
+        if letter.state == "waiting" and not letter.attempts:
+            return Outcome("Is about to be tried again", "warn")
+        if letter.state == "waiting":
             return Outcome(f"Waits for its next attempt, after {letter.attempts} failed", "warn")
         if letter.state == "parked":
-            return Outcome(f"Parked behind the dead letter at {letter.behind}", "warn")
-        if letter.state == "retry":
-            return Outcome("Is about to be tried again", "warn")
+            return Outcome(f"Parked behind the message at {letter.behind}", "warn")
         if letter.reason == "conflict":
             return Outcome("In conflict with another command of its key", "bad")
         return Outcome(f"A dead letter: {letter.reason}", "bad")

@@ -1,1 +1,1 @@
-"""The processes of a component's consumers, their end, their health and their metrics."""
+"""The host of consumers: their processes, what these had at hand, their health and metrics."""

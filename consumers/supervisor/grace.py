@@ -7,15 +7,17 @@ server when the connection closes, as after SIGKILL.
 
 import contextlib
 import os
-import select
 import signal
 import threading
-import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+import structlog
+
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import STOP_SIGNALS, Stop, close
+from reservation.waiting import readable
 
 
 class Grace:
@@ -25,11 +27,10 @@ class Grace:
     thread that blocks does not come to run a signal handler.
     """
 
-    def __init__(self, stop: Stop, seconds: float, log: Log, *, impatient: bool) -> None:
+    def __init__(self, stop: Stop, seconds: float, left: Callable[[], Iterable[Log]]) -> None:
         self._stop = stop
         self._seconds = seconds
-        self._log = log
-        self._impatient = impatient
+        self._left = left
         self._thread = threading.Thread(target=self._watch, name="grace", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,32 +58,31 @@ class Grace:
         try:
             self._wait()
         except (OSError, ValueError):
-            # Its descriptors are gone, and so may be all others: a handler has closed them.
+            # Its descriptors are gone, and so may be all others: a handler has closed them. The
+            # host names the message.
+            structlog.get_logger().error("descriptors_closed")
             os._exit(1)
 
     def _wait(self) -> None:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        heard = 0
         stopping = False
         while not stopping:
-            ready = select.select([self._over, self._heard, *self._stop.watched], [], [])[0]
+            ready = readable([self._over, self._heard, *self._stop.watched])
             if self._over in ready:
                 return
-            heard += self._signals()
-            stopping = heard > 0 or any(descriptor in ready for descriptor in self._stop.watched)
+            asked = any(descriptor in ready for descriptor in self._stop.watched)
+            stopping = self._was_signalled() or asked
         self._stop.request()
-        deadline = time.monotonic() + self._seconds
-        while (left := deadline - time.monotonic()) > 0 and not (self._impatient and heard > 1):
-            if self._over in select.select([self._over, self._heard], [], [], left)[0]:
-                return
-            heard += self._signals()
-        self._log.warning("batch_abandoned", grace=self._seconds, signals=heard)
+        if readable([self._over], self._seconds):
+            return
+        for log in self._left():
+            log.warning("batch_abandoned", grace=self._seconds)
         os._exit(0)
 
-    def _signals(self) -> int:
-        """Count the signals to stop that came since."""
+    def _was_signalled(self) -> bool:
+        """Whether a signal to stop came."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
             numbers = os.read(self._heard, 4096)
-        return sum(number in STOP_SIGNALS for number in numbers)
+        return any(number in STOP_SIGNALS for number in numbers)

@@ -4,25 +4,21 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from consumers.group.inspection.stored_positions import Reads
-from consumers.runtime.observability.telemetry import ProcessReport, no_batches
+from consumers.runtime.observability.telemetry import Report, no_batches
 from reservation.messages.message import printable
-
-# Seconds after which a consumer that gave no sign of life is taken to be stuck, unless its grace is
-# longer. Between two signs there is no more than one call of a handler, or one statement.
-STUCK_AFTER = 60.0
 
 _LARGEST = 1 << 18  # bytes of a report
 
 
 @dataclass(slots=True)
 class Life:
-    """A consumer's process.
+    """A consumer in a process.
 
     Attributes:
         reads: the consumer and its category.
@@ -31,7 +27,7 @@ class Life:
     """
 
     reads: Reads
-    report: ProcessReport
+    report: Report
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -40,7 +36,7 @@ class ConsumerCounts:
     """What all processes of a consumer have done, those that have ended included.
 
     Attributes:
-        counts: as in `ProcessReport`, as are the others.
+        counts: as in `Report`, as are the others.
         buckets: the same.
         seconds: the same.
         errors: the same.
@@ -55,7 +51,7 @@ class ConsumerCounts:
     scheduled_written: int = 0
     scheduled_refused: int = 0
 
-    def add(self, done: "ProcessReport | ConsumerCounts") -> None:
+    def add(self, done: "Report | ConsumerCounts") -> None:
         """Add what one process did, or several."""
         self.counts.update(done.counts)
         self.buckets = [
@@ -77,7 +73,7 @@ class Board:
     def __init__(self, expected: Sequence[Reads], stuck_after: float) -> None:
         self._expected = Counter(expected)
         self._stuck_after = stuck_after
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[tuple[int, Reads], Life] = {}
         self._past: defaultdict[Reads, ConsumerCounts] = defaultdict(ConsumerCounts)
         self._failures: dict[Reads, str] = {}
         self._lock = threading.Lock()
@@ -100,23 +96,24 @@ class Board:
                 data = self._receiver.recv(_LARGEST)
             except BlockingIOError:
                 return
-            report = msgspec.msgpack.decode(data, type=ProcessReport)
+            report = msgspec.msgpack.decode(data, type=Report)
             with self._lock:
-                life = self._lives.get(report.pid)
+                life = self._lives.get((report.pid, (report.consumer, report.category)))
                 if life is not None:  # else its end was noted before
                     life.report, life.heard = report, time.monotonic()
 
-    def started(self, pid: int, reads: Reads) -> None:
-        """Note that a process was started."""
+    def started(self, pid: int, every: Iterable[Reads]) -> None:
+        """Note that a process was started with these consumers."""
         with self._lock:
-            self._lives[pid] = Life(reads, ProcessReport(pid))
+            for reads in every:
+                self._lives[pid, reads] = Life(reads, Report(pid, *reads))
 
     def ended(self, pid: int) -> None:
-        """Note that a process has ended; its last report counts."""
+        """Note that a process has ended; the last reports of its consumers count."""
         self.take_in()
         with self._lock:
-            life = self._lives.pop(pid, None)
-            if life is not None:
+            for key in [key for key in self._lives if key[0] == pid]:
+                life = self._lives.pop(key)
                 self._past[life.reads].add(life.report)
 
     def failed(self, reads: Reads, reason: str) -> None:
@@ -171,5 +168,5 @@ def _name(life: Life) -> str:
     return f"{' '.join(map(printable, life.reads))} in process {life.report.pid}"
 
 
-def _why(report: ProcessReport) -> str:
+def _why(report: Report) -> str:
     return f": {printable(report.reason)}" if report.reason else ""

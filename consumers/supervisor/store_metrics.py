@@ -106,14 +106,6 @@ def _of_dead_letters() -> _Gauges:
         ),
         (
             GaugeMetricFamily(
-                "reservation_retries_requested",
-                "Dead letters and parked messages that are to be handled again now",
-                labels=_LABELS,
-            ),
-            lambda one: one.retry,
-        ),
-        (
-            GaugeMetricFamily(
                 "reservation_retries_waiting",
                 "Messages that wait for their next attempt",
                 labels=_LABELS,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psycopg import Connection
 
-from consumers.dead_letters.failure import Failure, conflict
+from consumers.failures.failure import Failure, conflict
 from reservation.component import Component
 from reservation.declaration.category import CategoryDeclarations
 from reservation.declaration.table import declarations

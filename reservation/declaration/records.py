@@ -49,7 +49,6 @@ class MessageDeclaration:
         ignoring: the fields in which a reissue may differ from the first issue.
         retry: when a message whose handler raised is tried again; None for directly.
         concurrency: how many calls may run at a time; None if the handler is not async.
-        own_transaction: whether each message has a transaction of its own.
         id: the field that holds the id of the component's entity, or a function of the message.
         from_position: the global position from which on messages of another category are handled.
         correlated: whether only those are handled whose correlation leads back to the component.
@@ -67,7 +66,6 @@ class MessageDeclaration:
     ignoring: tuple[str, ...] = ()
     retry: Retry | None = None
     concurrency: int | None = None
-    own_transaction: bool = False
     id: EntityId = ""
     from_position: int = 0
     correlated: bool = False

@@ -16,6 +16,7 @@ from reservation.entity.projection import Projection, Projector
 from reservation.entity.snapshots import Snapshots, code_revision
 from reservation.errors import DeclarationError, DecodeError, UnknownTypeError
 from reservation.handlers.failed_attempt import ErrorHook
+from reservation.handlers.retry import Retry
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.state_based.strategy import StateBased
 from reservation.messages import stream_name
@@ -34,7 +35,7 @@ class Declarations:
         entity: the entity's class; None if there is none.
         id: the field of each command that holds the entity's id.
         command_category: the category that commands are read from.
-        attempts: how often a message is tried before it becomes a dead letter.
+        default_retry: how often a message is tried that no policy of a handler is for.
         replies_to: the categories that handlers may reply to.
         snapshot_every: the least number of events between two snapshots; None for no snapshots.
         snapshot_revision: the number of the code that makes them.
@@ -59,7 +60,7 @@ class Declarations:
         self.entity = entity
         self.id = id
         self.command_category = stream_name.command_category(name)
-        self.attempts = attempts
+        self.default_retry = Retry(attempts=attempts, first="100ms", most="10s")
         self.replies_to = replies_to
         self.snapshot_every = snapshot_every
         self.snapshot_revision = snapshot_revision

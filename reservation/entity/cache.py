@@ -15,7 +15,7 @@ from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import starts
-from reservation.store.client import MessageStore
+from reservation.store.statements import Statement, read_streams
 
 # By streams, the last messages of each, in their order; all of them if the first is at position 0,
 # or if there are none.
@@ -28,17 +28,16 @@ _EVENTS_A_COPY = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
-    """A copy of an entity.
+class Loading:
+    """Entities of which some events are still to be read.
 
     Attributes:
-        loaded: the copy.
-        commits: how many commits there had been. Until the next one, it may hold what is not
-            committed.
+        reading: what reads them; None if there are none.
+        finish: applies them, and returns the entities by their streams.
     """
 
-    loaded: Loaded
-    commits: int
+    reading: Statement[list[StoredMessage]] | None
+    finish: Callable[[Iterable[StoredMessage]], dict[str, Loaded]]
 
 
 class EntityCache:
@@ -61,13 +60,21 @@ class EntityCache:
         self._copied = copied
         self._entering = entering
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
-        self._copies: dict[str, list[_Copy]] = {}  # two at most, the older first
-        self._commits = 0
+        self._copies: dict[str, Loaded] = {}
+        self._made: dict[str, Loaded] = {}  # copies of what is to be committed next
+        self._has_failed = False
 
     def load(
-        self, store: MessageStore, stream_names: Iterable[str], last: LastEvents = NONE_READ
-    ) -> dict[str, Loaded]:
-        """Return the entities of these streams as they are now, in two statements at most."""
+        self,
+        stream_names: Iterable[str],
+        last: LastEvents = NONE_READ,
+        *,
+        committed: bool = True,
+    ) -> Loading:
+        """Begin to load the entities of these streams as they are now; snapshots are read at once.
+
+        Some may have been changed by what is not committed yet.
+        """
         names = list(stream_names)
         known = {name: self._loaded.pop(name) for name in names if name in self._loaded}
         if self._snapshots is not None:
@@ -75,8 +82,18 @@ class EntityCache:
         wanted = {name: known.get(name) or Loaded(self._make()) for name in names}
         positions = {name: loaded.version + 1 for name, loaded in wanted.items()}
         messages = _following(positions, last)
+
+        def finish(others: Iterable[StoredMessage]) -> dict[str, Loaded]:
+            self._apply(wanted, [*messages, *others])
+            self._keep(wanted, committed=committed)
+            return wanted
+
+        return Loading(read_streams(positions) if positions else None, finish)
+
+    def _apply(self, wanted: Mapping[str, Loaded], messages: Iterable[StoredMessage]) -> None:
+        """Apply events to their entities."""
         entered = None
-        for message in [*messages, *store.read_events(positions)]:
+        for message in messages:
             if message.stream_name != entered:
                 entered = message.stream_name
                 self._entering(entered)
@@ -84,53 +101,50 @@ class EntityCache:
             loaded.entity = self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position
             loaded.started = loaded.started or starts(message)
+
+    def _keep(self, wanted: Mapping[str, Loaded], *, committed: bool) -> None:
+        """Keep entities, and a copy of those of which one is due."""
         for name, loaded in wanted.items():
             if loaded.version >= _EVENTS_A_COPY:
-                self._copy(name, loaded)
+                self._copy(name, loaded, self._copies if committed else self._made)
         self._loaded.update(wanted)
         while len(self._loaded) > self._capacity:
             name, _ = self._loaded.popitem(last=False)
             self._copies.pop(name, None)
-        return wanted
+            self._made.pop(name, None)
 
     def committed(self) -> None:
-        """Note a commit, with which all is committed that was decided before the last `load`."""
-        self._commits += 1
+        """Note that what was decided on the entities is committed."""
+        self._copies.update(self._made)
+        self._made.clear()
+        self._has_failed = False
 
     def roll_back(self) -> None:
-        """Forget what may not be committed.
+        """Take entities back to their copies, which hold what was committed, and forget the others.
 
-        The copies that are kept hold what was committed before a later commit of this consumer. A
-        server that has lost any of it has lost that commit too, and so the consumer's position,
-        which is looked at before anything is written. Where this is called again before there is
-        another commit, everything is forgotten.
+        Where an attempt fails with the copies too, everything is forgotten: the log may be another.
         """
         self._loaded.clear()
-        for name, copies in self._copies.items():
-            known = [made.loaded for made in copies if made.commits < self._commits]
-            if known:
-                self._loaded[name] = known[-1]
+        if not self._has_failed:
+            self._loaded.update(self._copies)
         self._copies.clear()
+        self._made.clear()
+        self._has_failed = True
 
     def clear(self) -> None:
         """Forget everything: the server may be another one, which lacks what was committed."""
         self._loaded.clear()
         self._copies.clear()
+        self._made.clear()
 
-    def _copy(self, name: str, loaded: Loaded) -> None:
-        """Copy an entity, if enough has happened since it was copied."""
-        copies = self._copies.get(name, [])
-        last = copies[-1] if copies else None
-        if last is not None:
-            if last.commits == self._commits:  # the one before is needed still
-                return
-            if loaded.version < last.loaded.version + _EVENTS_A_COPY:
-                del copies[:-1]
-                return
+    def _copy(self, name: str, loaded: Loaded, copies: dict[str, Loaded]) -> None:
+        """Copy an entity as it is, if enough has happened since it was copied."""
+        last = self._copies.get(name)
+        if last is not None and loaded.version < last.version + _EVENTS_A_COPY:
+            return
         entity = self._copied(loaded.entity)
         if entity is not None:
-            made = replace(loaded, entity=entity)
-            self._copies[name] = [*copies[-1:], _Copy(made, self._commits)]
+            copies[name] = replace(loaded, entity=entity)
 
 
 def _following(positions: dict[str, int], last: LastEvents) -> list[StoredMessage]:

@@ -20,6 +20,8 @@ from psycopg import Connection
 from reservation.entity.projection import Loaded, Projection
 from reservation.errors import DeclarationError
 from reservation.postgres.arrays import IntArray, JsonArray, TextArray, fetch_all
+from reservation.postgres.error_translation import translation
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
 from reservation.serialization.struct_types import names_of, twin
@@ -59,19 +61,20 @@ class Snapshots:
             found[name] = Loaded(entity, position, position, started=True)
         return found
 
-    def write(self, loaded: Mapping[str, Loaded]) -> list[str]:
-        """Take a snapshot of those of these entities that are due, in one statement."""
+    def writing(self, loaded: Mapping[str, Loaded]) -> tuple[list[Request], list[str]]:
+        """Return what takes a snapshot of those entities that are due, and those without a form."""
         due = {name: entity for name, entity in loaded.items() if self._is_due(entity)}
         texts = {name: self._encode(entity.entity) for name, entity in due.items()}
         kept = {name: text for name, text in texts.items() if text is not None}
+        requests = []
         if kept:
             positions = IntArray([due[name].version for name in kept])
             data = JsonArray(list(kept.values()))
             parameters = [TextArray(list(kept)), positions, self.revision, data]
-            fetch_all(self.connection, _QUERIES["write"], parameters)
+            requests.append(Request(_QUERIES["write"], parameters, failed=translation))
         for entity in due.values():
             entity.snapshot = entity.version
-        return [name for name in due if name not in kept]
+        return requests, [name for name in due if name not in kept]
 
     def _is_due(self, loaded: Loaded) -> bool:
         return loaded.started and loaded.version - loaded.snapshot >= self.every

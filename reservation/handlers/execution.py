@@ -26,7 +26,6 @@ def check_execution(
     *,
     retry: Retry | None,
     concurrency: int | None,
-    alone: str | None,
 ) -> int | None:
     """Make sure that a handler can be called as its declaration says."""
     check_retry(component, message, retry)
@@ -39,11 +38,6 @@ def check_execution(
                 f"or leave concurrency= out"
             )
         return None
-    if alone is not None:
-        raise DeclarationError(
-            f"{component}: the handler of {name} is async, and {alone} handles one message at a "
-            f"time; declare it with def, or leave {alone} out"
-        )
     if concurrency is None:
         return CONCURRENCY
     if isinstance(concurrency, bool) or not isinstance(concurrency, int):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # What becomes of a message whose attempt failed.
-Outcome = Literal["retried", "waiting", "dead", "stopped"]
+Outcome = Literal["waiting", "dead", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,8 @@ class FailedAttempt:
         global_position: where it is in the log; `reservation dead-letters` names it by this.
         entity: the stream of its entity; None if that is not known.
         attempt: the number of the attempt, from 1.
-        outcome: "retried": it is tried again directly; "waiting": it waits for its next attempt, as
-            its policy says; "dead": it is a dead letter; "stopped": the consumer stops at it, as
-            ``--stop-on-error`` says.
+        outcome: "waiting": it waits for its next attempt; "dead": it is a dead letter; "stopped":
+            the consumer stops at it, as ``--stop-on-error`` says.
     """
 
     consumer: str

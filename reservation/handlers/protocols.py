@@ -74,13 +74,3 @@ class ProjectorDecorator(Protocol[Event, Entity]):
     def __call__(self, projector: Callable[[Entity, Event], Any], /) -> Any:
         """Declare the function as the projector of the event, and return it."""
         ...
-
-
-class UpcasterDecorator(Protocol):
-    """Declares a function that takes a stored JSON object and returns that of the next shape."""
-
-    def __call__(
-        self, upcaster: Callable[[dict[str, Any]], dict[str, Any]], /
-    ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Declare the function as an upcaster of the message, and return it."""
-        ...

@@ -7,7 +7,7 @@ are those of Celery's `retry_backoff` and tenacity's `wait_exponential_jitter`.)
 import random
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from reservation.errors import DeclarationError
 from reservation.serialization.durations import time_span, written
@@ -22,7 +22,7 @@ class RetryLater(Exception):
     """Raised by a handler to be called again later, with the same message.
 
     What the handler did through the context is undone. Of a handler that is declared with a `Retry`
-    this counts as one of its attempts; without one there is no limit to them.
+    this counts as one of its attempts. Without one it does not count, and there is no limit.
 
     Attributes:
         after: how long to wait.
@@ -77,7 +77,7 @@ class Retry:
             first: the interval after the first attempt, such as "500ms", or a `timedelta`.
             most: the longest interval; not shorter than ``first``.
             on: the exceptions after which a message is tried again, with those derived from them.
-                Another one fails the message as if it had no policy.
+                After another one, the component's `attempts` apply, as without a policy.
 
         Raises:
             DeclarationError: one of them is out of its range, or not what it must be.
@@ -124,16 +124,44 @@ class Retry:
         return isinstance(error, self.on)
 
 
+class Following(NamedTuple):
+    """What follows when a message failed.
+
+    Attributes:
+        attempts: how often it was tried, as far as that counts.
+        wait: seconds until the next attempt; None if there is none.
+    """
+
+    attempts: int
+    wait: float | None
+
+
 def next_attempt(
-    error: BaseException | None, retry: Retry | None, tried: int
-) -> tuple[bool, float | None]:
-    """Return what follows when a handler raised."""
-    applies = retry is not None and error is not None and retry.applies_to(error)
-    if retry is not None and tried + 1 >= retry.attempts:
-        return applies or isinstance(error, RetryLater), None
+    error: BaseException | None, retry: Retry | None, default: Retry, tried: int
+) -> Following:
+    """Return what follows when a message failed that was tried so often before.
+
+    Args:
+        error: what its handler raised; None if it failed otherwise.
+        retry: the policy of its handler; None if it has none.
+        default: the policy for what that one does not name.
+        tried: how many attempts were counted before.
+    """
+    if isinstance(error, RetryLater) and retry is None:
+        return Following(tried, error.after.total_seconds())
+    policy = retry if retry is not None and is_named(error, retry) else default
+    if tried + 1 >= policy.attempts:
+        return Following(tried + 1, None)
     if isinstance(error, RetryLater):
-        return False, error.after.total_seconds()
-    return False, retry.interval(tried + 1) if retry is not None and applies else None
+        return Following(tried + 1, error.after.total_seconds())
+    return Following(tried + 1, policy.interval(tried + 1))
+
+
+def is_named(error: BaseException | None, retry: Retry | None) -> bool:
+    """Return whether a handler asked for another attempt, or its policy names what it raised."""
+    if isinstance(error, RetryLater):
+        return True
+    return retry is not None and error is not None and retry.applies_to(error)
 
 
 def check_retry(component: str, command: type, retry: Any) -> None:

@@ -17,8 +17,9 @@ from psycopg import Connection
 
 from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages.message import followed_id
-from reservation.postgres.arrays import IntArray, TextArray, UuidArray, fetch_all
+from reservation.postgres.arrays import IntArray, TextArray, UuidArray
 from reservation.postgres.queries import load_queries
+from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence", "passes.sql")
 
@@ -47,24 +48,22 @@ class Followed(Strategy):
         """Remove the passes of a category."""
         connection.execute(_QUERIES["forget"], {"consumer": consumer, "category": category})
 
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> Check:
-        """Look for the first events of the messages and for their passes, in one statement."""
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return what looks for the first events of the messages and for their passes."""
         events = [followed_id(incoming.message.id, incoming.entity_stream, 0) for incoming in batch]
-        rows = fetch_all(
-            connection,
+        parameters = [
+            consumer,
+            category,
+            IntArray([incoming.message.global_position for incoming in batch]),
+            TextArray([incoming.message.id for incoming in batch]),
+            UuidArray(events),
+            TextArray([incoming.entity_stream for incoming in batch]),
+        ]
+        return Statement(
             _QUERIES["handled_before"],
-            {
-                "consumer": consumer,
-                "category": category,
-                "positions": IntArray([incoming.message.global_position for incoming in batch]),
-                "ids": TextArray([incoming.message.id for incoming in batch]),
-                "events": UuidArray(events),
-                "streams": TextArray([incoming.entity_stream for incoming in batch]),
-            },
+            parameters,
+            lambda rows: _Handled({position for (position,) in rows}),
         )
-        return _Handled({position for (position,) in rows})
 
 
 class _Handled(Check):

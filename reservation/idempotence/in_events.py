@@ -24,20 +24,17 @@ events:
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from psycopg import Connection
 
 from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.stream_name import cardinal_id
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, TextArray
 from reservation.postgres.queries import load_queries
+from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence", "in_events.sql")
 
@@ -54,15 +51,16 @@ class MessageIdInEvents(Strategy):
         """Whether handled messages are recognized by the log: they are."""
         return True
 
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> Check:
-        """Look for the messages among the events of their entities, in one statement."""
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return what looks for the messages among the events of their entities."""
         del consumer, category  # entity streams differ between components
-        found = causes(connection, batch)
-        return _EventIds(
-            {(cause.stream_name, cause.message_id) for cause in found if cause.message_id}
-        )
+
+        def check(found: Iterable[Cause]) -> Check:
+            return _EventIds(
+                {(cause.stream_name, cause.message_id) for cause in found if cause.message_id}
+            )
+
+        return _looking_at_causes(batch, check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +86,19 @@ class PositionInEvents(Strategy):
         """Whether a message is refused that may be out of the order of its entity: it is."""
         return True
 
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> Check:
-        """Find the highest position that each entity has seen of the category, in one statement."""
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return what looks for the highest position that each entity has seen of the category."""
         del consumer  # entity streams differ between components
-        highest: dict[str, int] = {}
-        for cause in causes(connection, batch):
-            if cause.source == category and cause.sequence is not None:
-                highest[cause.stream_name] = max(cause.sequence, highest.get(cause.stream_name, 0))
-        return _HighestPositions(highest, pseudo_events=self.pseudo_events)
+
+        def check(found: Iterable[Cause]) -> Check:
+            highest: dict[str, int] = {}
+            for cause in found:
+                if cause.source == category and cause.sequence is not None:
+                    last = highest.get(cause.stream_name, 0)
+                    highest[cause.stream_name] = max(cause.sequence, last)
+            return _HighestPositions(highest, pseudo_events=self.pseudo_events)
+
+        return _looking_at_causes(batch, check)
 
 
 class _EventIds(Check):
@@ -163,28 +164,23 @@ class Cause:
     sequence: int | None
 
 
-# Any: connections differ in what their rows are.
-def causes(connection: Connection[Any], batch: Sequence[Incoming]) -> list[Cause]:
-    """Return the causes of those events that a message of the batch may have caused.
+def _looking_at_causes(
+    batch: Sequence[Incoming], check: Callable[[Iterable[Cause]], Check]
+) -> Statement[Check]:
+    """Return what reads the causes of those events that a message of the batch may have caused.
 
-    These are the events of its entity that were stored after it. One statement reads them; there
-    are next to none, unless a message has been handled.
+    These are the events of its entity that were stored after it; there are next to none, unless a
+    message has been handled.
     """
-    if not batch:
-        return []
     after: dict[str, int] = {}
     for incoming in batch:
         position = incoming.message.global_position
         after[incoming.entity_stream] = min(position, after.get(incoming.entity_stream, position))
-    with translated():
-        rows = (
-            array_cursor(connection)
-            .execute(
-                _QUERIES["newer_events"], [TextArray(list(after)), IntArray(list(after.values()))]
-            )
-            .fetchall()
-        )
-    return [Cause(*row) for row in rows]
+    return Statement(
+        _QUERIES["newer_causes"],
+        [TextArray(list(after)), IntArray(list(after.values()))],
+        lambda rows: check(Cause(*row) for row in rows),
+    )
 
 
 def with_local(metadata: Metadata, name: str, value: str | int) -> Metadata:

@@ -7,12 +7,12 @@ recognizes it by that, and a reconciliation counts it.
 import uuid
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-from psycopg import Connection
+from typing import NamedTuple
 
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.postgres.arrays import IntArray, TextArray
+from reservation.postgres.error_translation import translation
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.store.writing.write import Row
 
@@ -49,21 +49,15 @@ class Pass(NamedTuple):
         return cls(message, PassReason.WRITTEN, written[0].id)
 
 
-def record_passes(
-    connection: Connection[Any], consumer: str, category: str, passes: Sequence[Pass]
-) -> None:
-    """Record messages, in one statement."""
-    if not passes:
-        return
-    fetch_all(
-        connection,
-        _QUERIES["record"],
-        {
-            "consumer": consumer,
-            "category": category,
-            "positions": IntArray([one.message.global_position for one in passes]),
-            "ids": TextArray([one.message.id for one in passes]),
-            "reasons": TextArray([one.reason.value for one in passes]),
-            "followers": [one.follower for one in passes],
-        },
-    )
+def record_passes(consumer: str, category: str, passes: Sequence[Pass]) -> Request:
+    """Return the statement that records messages."""
+    followers = [None if one.follower is None else str(one.follower) for one in passes]
+    values = {
+        "consumer": consumer,
+        "category": category,
+        "positions": IntArray([one.message.global_position for one in passes]),
+        "ids": TextArray([one.message.id for one in passes]),
+        "reasons": TextArray([one.reason.value for one in passes]),
+        "followers": followers,
+    }
+    return Request(_QUERIES["record"], values, failed=translation)

@@ -1,6 +1,5 @@
 -- name: handled_before
-SELECT reservation.handled_before(
-  %(consumer)s, %(category)s, %(positions)s, %(ids)s::uuid[], %(events)s, %(streams)s)
+SELECT reservation.handled_before(%s, %s, %s, %s::uuid[], %s, %s)
 
 -- name: record
 SELECT reservation.record_passes(

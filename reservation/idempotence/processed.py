@@ -22,6 +22,7 @@ It is then run again and finds duplicates. Handlers run before that lock is take
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from psycopg import Connection
@@ -31,14 +32,15 @@ from reservation.errors import (
     ExpiredError,
     HandlerError,
     IdempotenceKeyError,
-    SerializationError,
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
-from reservation.idempotence.strategy import Check, Incoming, Strategy
+from reservation.idempotence.strategy import Check, Incoming, Strategy, record_failed
 from reservation.messages import stream_name
-from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.postgres.arrays import IntArray, TextArray
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.raised import describe
+from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
 
@@ -117,20 +119,20 @@ class Processed(Strategy):
         for name in ("forget", "forget_dropped"):
             connection.execute(_QUERIES[name], values)
 
-    def begin(
+    def look(
         self,
-        connection: Connection[Any],
         consumer: str,
         category: str,  # noqa: ARG002  a message of one type is the same in all of them
         batch: Sequence[Incoming],
-    ) -> "ProcessedCheck":
-        """Look which messages of a batch were processed, in one statement.
+    ) -> Statement[Check]:
+        """Return what looks which messages of a batch were processed.
 
         Raises:
             IdempotenceKeyError: a message has no key.
             HandlerError: the key function raised.
         """
-        return ProcessedCheck(connection, consumer, self, batch)
+        check = ProcessedCheck(consumer, self, batch)
+        return Statement(_QUERIES["find"], check.parameters(), check.with_found)
 
     def key_of(self, incoming: Incoming) -> str:
         """Return the key of a message, which is unique among those of its type."""
@@ -178,14 +180,7 @@ class _Rows:
 class ProcessedCheck(Check):
     """Which messages of one batch were processed."""
 
-    def __init__(
-        self,
-        connection: Connection[Any],
-        consumer: str,
-        strategy: Processed,
-        batch: Sequence[Incoming],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, consumer: str, strategy: Processed, batch: Sequence[Incoming]) -> None:
         self._consumer = consumer
         self._strategy = strategy
         self._keys = {
@@ -194,25 +189,30 @@ class ProcessedCheck(Check):
         self._known: set[tuple[str, str]] = set()
         self._dropped: dict[int, datetime] = {}
         self._new = _Rows()
-        rows = _Rows()
+        self._batch = _Rows()
         for incoming in batch:
-            rows.add(incoming, self._keys[incoming.message.global_position])
-        own_names = {n: _own_name(one) for one in batch for n in one.names or (one.message.type,)}
-        found = self._execute(
-            "find",
-            consumer,
-            TextArray(rows.types),
-            TextArray(rows.keys),
-            rows.times,
-            strategy.key is None,
-        )
+            self._batch.add(incoming, self._keys[incoming.message.global_position])
+        self._own_names = {
+            name: _own_name(one) for one in batch for name in one.names or (one.message.type,)
+        }
+
+    def parameters(self) -> list[Any]:
+        """Return what the statement that looks takes."""
+        rows = self._batch
+        types, keys = TextArray(rows.types), TextArray(rows.keys)
+        return [self._consumer, types, keys, rows.times, self._strategy.key is None]
+
+    def with_found(self, found: Iterable[tuple[Any, ...]]) -> "ProcessedCheck":
+        """Return the check, with what that statement found."""
+        rows = self._batch
         for ordinal, known, dropped_until in found:
             n = ordinal - 1
             if known:
-                self._known.add((own_names[rows.types[n]], rows.keys[n]))
+                self._known.add((self._own_names[rows.types[n]], rows.keys[n]))
             else:
                 at = rows.positions[n]
                 self._dropped[at] = max(dropped_until, self._dropped.get(at, dropped_until))
+        return self
 
     def is_duplicate(self, incoming: Incoming) -> bool:
         """Return whether a message was processed, in an earlier batch or earlier in this one."""
@@ -244,13 +244,12 @@ class ProcessedCheck(Check):
         self._known.discard((_own_name(incoming), self._keys[at]))
         self._new.remove(at)
 
-    def record(self) -> None:
-        """Insert the keys of the messages that were handled, in one statement."""
+    def record(self) -> Sequence[Request]:
+        """Return what inserts the keys of the messages that were handled."""
         new = self._new
         if not new.keys:
-            return
-        ((recorded,),) = self._execute(
-            "record",
+            return ()
+        parameters = [
             self._consumer,
             self._strategy.keep,
             TextArray(new.types),
@@ -258,15 +257,10 @@ class ProcessedCheck(Check):
             new.times,
             self._strategy.key is None,
             IntArray(new.positions),
-        )
-        if recorded != len(new.keys):
-            raise SerializationError(
-                f"Another process of the consumer {self._consumer} has handled messages of this "
-                f"batch; run it again from its start"
-            )
-
-    def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return fetch_all(self._connection, _QUERIES[query], parameters)
+            len(new.keys),
+        ]
+        failed = partial(record_failed, self._consumer)
+        return [Request(_QUERIES["record"], parameters, failed=failed)]
 
 
 def _own_name(incoming: Incoming) -> str:

@@ -3,7 +3,8 @@ SELECT ordinal, known, dropped_until
 FROM reservation.find_processed(%s, %s, %s, %s::timestamp[], %s)
 
 -- name: record
-SELECT reservation.record_processed(%s, %s, %s, %s, %s::timestamp[], %s, %s)
+SELECT reservation.check_recorded(
+  reservation.record_processed(%s, %s::interval, %s, %s, %s::timestamp[], %s, %s), %s)
 
 -- name: partitions_to_drop
 -- What is kept longer than it has to be, by the handler. `held_by` is the day of the oldest message
@@ -32,7 +33,7 @@ WITH handlers AS MATERIALIZED (
            JOIN message_store.messages m
              ON m.global_position = d.global_position AND m.id = d.message_id
            WHERE d.consumer = h.consumer AND d.type = h.type
-             AND d.state IN ('dead', 'parked', 'retry')
+             AND d.state IN ('waiting', 'parked', 'dead')
          ))::date AS waiting
   FROM reservation.processed_handlers h
   WHERE h.keep IS NOT NULL

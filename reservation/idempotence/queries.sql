@@ -1,11 +1,5 @@
 -- name: reserve
-SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[], %s::jsonb[])
-
--- name: reserve_or_fail
--- The same for a transaction that is committed without a look at the answer: a conflict has to be
--- compared, and then recorded, before that, so the division fails.
-SELECT ordinal, outcome, 1 / (outcome <> 'conflict')::integer
-FROM reservation.reserve(%s, %s, %s, %s::text[], %s::jsonb[])
+SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s::jsonb, %s::text[], %s::jsonb[])
 
 -- name: compare_initiations
 SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s, %s::jsonb[])

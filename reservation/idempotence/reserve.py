@@ -8,12 +8,10 @@ discarded; a second consumer handles the copy. Nothing is forgotten and there is
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-import psycopg
 from psycopg import Connection
 
 from reservation.errors import DeclarationError, IdempotenceKeyError
@@ -26,7 +24,7 @@ from reservation.postgres.arrays import (
     fetch_all,
 )
 from reservation.postgres.connection import check_encoding
-from reservation.postgres.error_translation import translated, translation
+from reservation.postgres.error_translation import translated
 from reservation.postgres.exchange.exchange import exchange
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
@@ -114,8 +112,6 @@ def reserve(
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
     before: Sequence[Request] = (),
-    *,
-    commits: bool = False,
 ) -> list[ReserveOutcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server."""
     if not commands:
@@ -124,15 +120,9 @@ def reserve(
     outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     further = names, _contents(corrected)
-    for n, outcome in _outcomes(
-        connection, "reserve", commands, volatile, *further, before=before, commits=commits
-    ):
+    for n, outcome in _outcomes(connection, "reserve", commands, volatile, *further, before=before):
         outcomes[n - 1] = outcome
     return outcomes
-
-
-class ConflictFoundError(Exception):
-    """A command is in conflict with an earlier one, in a transaction that cannot record that."""
 
 
 def compare_initiations(
@@ -210,23 +200,11 @@ def _outcomes(
     volatile: Mapping[str, Sequence[str]],
     *further: object,
     before: Sequence[Request] = (),
-    commits: bool = False,
 ) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
     contents = json.dumps(volatile, ensure_ascii=False)
     parameters = [IntArray(positions), TextArray(names), contents, *further]
-    if commits:
-        request = Request(_QUERIES[f"{query}_or_fail"], parameters, failed=_conflict_found)
-    else:
-        request = Request(_QUERIES[query], parameters)
-    # Whose fault the failure of a commit is, its transaction knows.
-    with nullcontext() if commits else translated():
-        *_, answer = exchange(connection, [*before, request], commits=commits)
-    for ordinal, outcome, *_ in answer.rows:
+    with translated():
+        *_, answer = exchange(connection, [*before, Request(_QUERIES[query], parameters)])
+    for ordinal, outcome in answer.rows:
         yield ordinal, ReserveOutcome(outcome)
-
-
-def _conflict_found(error: psycopg.Error) -> Exception:
-    if isinstance(error, psycopg.errors.DivisionByZero):
-        return ConflictFoundError()
-    return translation(error)

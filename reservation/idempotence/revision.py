@@ -14,17 +14,20 @@ a current state.
 `reservation.idempotence.revision_counters` numbers messages for their sender.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from psycopg import Connection
 
-from reservation.errors import IdempotenceKeyError, SerializationError
+from reservation.errors import IdempotenceKeyError
 from reservation.idempotence.key import check_fields, key_part
-from reservation.idempotence.strategy import Check, Incoming, Strategy
-from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.idempotence.strategy import Check, Incoming, Strategy, record_failed
+from reservation.postgres.arrays import IntArray, TextArray
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
+from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
 
@@ -71,15 +74,20 @@ class Revisions(Strategy):
         """Remove the revisions of a category."""
         connection.execute(_QUERIES["forget"], {"consumer": consumer, "category": category})
 
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> "RevisionCheck":
-        """Read the last revisions of the entities of a batch, in one statement.
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return what reads the last revisions of the entities of a batch.
 
         Raises:
             IdempotenceKeyError: a message has no revision or no source.
         """
-        return RevisionCheck(connection, consumer, category, self, batch)
+        for incoming in batch:
+            self.revision_of(incoming)
+        lines = dict.fromkeys(self.line_of(incoming) for incoming in batch)
+        return Statement(
+            _QUERIES["read"],
+            [consumer, category, *_columns(lines)],
+            partial(RevisionCheck, consumer, category, self),
+        )
 
     def line_of(self, incoming: Incoming) -> tuple[str, str]:
         """Return what a message's revision is compared within: its entity's stream and its source.
@@ -115,19 +123,13 @@ class RevisionCheck(Check):
 
     def __init__(
         self,
-        connection: Connection[Any],
         consumer: str,
         category: str,
         strategy: Revisions,
-        batch: Sequence[Incoming],
+        found: Iterable[tuple[Any, ...]],
     ) -> None:
-        self._connection = connection
         self._of = (consumer, category)
         self._strategy = strategy
-        for incoming in batch:
-            strategy.revision_of(incoming)
-        lines = dict.fromkeys(strategy.line_of(incoming) for incoming in batch)
-        found = self._execute("read", *_columns(lines))
         self._before = {(stream, source): revision for stream, source, revision in found}
         self._last = dict(self._before)
         self._former: dict[tuple[str, str], int | None] = {}  # before the last message of each
@@ -150,26 +152,20 @@ class RevisionCheck(Check):
         else:
             self._last[line] = former
 
-    def record(self) -> None:
-        """Raise the last revisions to what was handled, in one statement."""
+    def record(self) -> Sequence[Request]:
+        """Return what raises the last revisions to what was handled."""
         raised = {
             line: revision
             for line, revision in self._last.items()
             if revision != self._before.get(line)
         }
         if not raised:
-            return
+            return ()
         before = IntArray([self._before.get(line) for line in raised])
         after = IntArray(list(raised.values()))
-        ((done,),) = self._execute("write", *_columns(raised), before, after)
-        if done != len(raised):
-            raise SerializationError(
-                f"Another process of the consumer {self._of[0]} has handled messages of the "
-                f"entities of this batch; run it again from its start"
-            )
-
-    def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return fetch_all(self._connection, _QUERIES[query], [*self._of, *parameters])
+        parameters = [*self._of, *_columns(raised), before, after, len(raised)]
+        failed = partial(record_failed, self._of[0])
+        return [Request(_QUERIES["write"], parameters, failed=failed)]
 
 
 def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:

@@ -2,7 +2,7 @@
 SELECT entity_stream, source, revision FROM reservation.read_revisions(%s, %s, %s, %s)
 
 -- name: write
-SELECT reservation.write_revisions(%s, %s, %s, %s, %s, %s)
+SELECT reservation.check_recorded(reservation.write_revisions(%s, %s, %s, %s, %s, %s), %s)
 
 -- name: next
 SELECT reservation.next_revision(%s)

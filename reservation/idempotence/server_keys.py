@@ -19,6 +19,7 @@ from uuid import UUID
 
 from reservation.idempotence.reserve import Reservation
 from reservation.messages.message import StoredMessage
+from reservation.messages.stream_name import CONTROL
 from reservation.postgres.queries import load_queries
 from reservation.serialization.codec import camel_case
 from reservation.serialization.struct_types import hints_of
@@ -37,7 +38,7 @@ MOST_FIELDS = 4
 # pattern of its text. Each pattern is narrower than what may be part of a key, and has only texts
 # that `key_part` would make of the value too.
 _KINDS: dict[Any, tuple[str, str]] = {
-    str: ("string", "[^+\\u0001-\\u001f\\u007f-\\u009f]+"),
+    str: ("string", f"[^+{CONTROL}]+"),
     int: ("number", "-?[0-9]{1,18}"),
     UUID: ("string", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"),
     date: ("string", "[1-9][0-9]{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"),

@@ -13,10 +13,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import psycopg
 from psycopg import Connection
 
+from reservation.errors import SerializationError
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
+from reservation.postgres.error_translation import translation
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.sqlstates import RECORDED, is_condition
+from reservation.store.statements import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,16 @@ class Incoming:
     entity_stream: str
     unordered: bool = False
     names: tuple[str, ...] = ()
+
+
+def record_failed(consumer: str, error: psycopg.Error) -> Exception:
+    """Return the error for records that could not be written."""
+    if not is_condition(error, RECORDED):
+        return translation(error)
+    return SerializationError(
+        f"Another process of the consumer {consumer} has handled messages of this batch; run it "
+        f"again from its start"
+    )
 
 
 class Check(Protocol):
@@ -72,15 +88,15 @@ class Check(Protocol):
         del incoming
         return events, metadata
 
-    def record(self) -> None:
-        """Store what is needed to recognize the messages, after their effects are written."""
-        return
+    def record(self) -> Sequence[Request]:
+        """Return what stores what is needed to recognize the messages, after their effects."""
+        return ()
 
 
 class Strategy(Protocol):
     """How a handler is kept idempotent, as it is declared for that handler.
 
-    A class that inherits from this one need only define `begin`. Equal strategies share a `Check`.
+    A class that inherits from this one need only define `look`. Equal strategies share a `Check`.
     """
 
     @property
@@ -138,14 +154,14 @@ class Strategy(Protocol):
         """
         del connection, consumer, category, types
 
-    # Any: connections differ in what their rows are.
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> Check:
-        """Look at the messages of a batch, in a constant number of statements.
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return the statement that looks at the messages of a batch.
+
+        It is sent with what loads their entities, in the transaction that writes their effects, and
+        may be prepared: its plan must not depend on the size of a table, as that of a call of a
+        function does not.
 
         Args:
-            connection: in the transaction that writes their effects.
             consumer: the component's name.
             category: the category that the messages are read from.
             batch: the messages whose handlers have this strategy, in their order.

@@ -30,7 +30,7 @@ WITH handled AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-        AND d.stream_name = p.stream_name AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
+        AND d.stream_name = p.stream_name AND (d.state IN ('waiting', 'parked', 'dead') OR d.data IS NOT NULL))
 ), gone AS (
   DELETE FROM message_store.messages m
   USING to_go t
@@ -141,7 +141,7 @@ WITH {compared}, portion AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.global_position = p.global_position
-        AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
+        AND (d.state IN ('waiting', 'parked', 'dead') OR d.data IS NOT NULL))
 ), {removal}
 
 -- name: archived_reservations
@@ -170,5 +170,5 @@ WITH up_to AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.stream_name = p.stream_name
-        AND (d.state IN ('dead', 'parked', 'retry') OR d.data IS NOT NULL))
+        AND (d.state IN ('waiting', 'parked', 'dead') OR d.data IS NOT NULL))
 ), {removal}

@@ -14,6 +14,9 @@ from reservation.errors import StreamNameError
 # Control characters, and code points without a form in UTF-8.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
+# The control characters among them, as a bracket expression of PostgreSQL has them.
+CONTROL = "\\u0001-\\u001f\\u007f-\\u009f"
+
 ID_SEPARATOR = "-"
 COMPOUND_SEPARATOR = "+"
 TYPE_SEPARATOR = ":"

@@ -115,6 +115,18 @@ def translation(error: psycopg.Error, expects: Collection[str] | None = None) ->
         return translation
 
 
+def environmental(error: psycopg.Error) -> StoreError:
+    """Return the error for a statement of ours that carries nothing of what messages bring about.
+
+    It may be sent together with statements that do, for whose refusal the messages are to blame.
+    """
+    reason = translation(error)
+    if isinstance(reason, RefusedError):
+        reason = StoreError(f"The database refused what no message brings about: {reason}")
+        reason.__cause__ = error
+    return reason
+
+
 def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailableError:
     text = _first_line(error)
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):

@@ -32,6 +32,15 @@ class Fault(Enum):
     SURROUNDINGS = "surroundings"
 
 
+# Conditions that our own functions raise, with our schema. The standard and PostgreSQL leave the
+# class to others, so a trigger may raise the same.
+NOT_MOVED = "RV001"  # a position was moved or taken over by another process, or is of another log
+REWRITTEN = "RV002"  # a message is not where it was expected to be, because it was written before
+# RV003: a command is in conflict with an earlier one; raised and handled in the server
+RECORDED = "RV004"  # another transaction has recorded that it handled some of the messages
+
+_OURS = "RV"
+
 # By the beginning of the SQLSTATE; the longest that fits decides. What is not here is the
 # surroundings': 25006 (read only), 42501 (a missing right), 42883 and 42P01 (a missing function or
 # table), 53 (no space, memory or connections left), 57014 (canceled), 58 (system), XX (corrupted).
@@ -104,6 +113,13 @@ def fault_of_state(sqlstate: str) -> Fault:
         if fault is not None:
             return fault
     return Fault.SURROUNDINGS
+
+
+def is_condition(error: psycopg.Error, state: str | None = None) -> bool:
+    """Return whether a function of ours has refused a transaction, under one state or any."""
+    if error.diag.schema_name != "reservation":
+        return False
+    return error.sqlstate == state if state else (error.sqlstate or "").startswith(_OURS)
 
 
 def race_constraint(error: psycopg.Error) -> str | None:

@@ -257,11 +257,9 @@ class MessageStore(Writer):
             StreamNameError: a name is not valid.
             StoreError: a position is out of range, or the database refuses or is away.
         """
-        return list(readable(self.read_events(positions)))
-
-    def read_events(self, positions: Mapping[str, int]) -> list[StoredMessage]:
-        """Read many streams as `read_streams` does, with the messages that cannot be read."""
-        return self._run(statements.read_streams(positions)) if positions else []
+        if not positions:
+            return []
+        return list(readable(self._run(statements.read_streams(positions))))
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
         """Return the last message of a stream, or the last of a type; None if there is none.

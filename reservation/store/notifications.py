@@ -5,43 +5,21 @@
 reader without notices finds the same messages a moment later.
 """
 
-import select
 import threading
 import time
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from psycopg import Connection, conninfo, sql
+from psycopg import Connection
 
 from reservation.errors import ReservationError
-from reservation.postgres.connection import check_address, connect
 from reservation.postgres.error_translation import translated
-from reservation.postgres.queries import load_queries
+from reservation.store.listening import RETRY, Listening, Pause, Selecting
 from reservation.store.schema.install import INSTALL_LOCK, check_installed
 from reservation.store.schema.notice_trigger import notices_given, switch_notices
 
-_QUERIES = load_queries("reservation.store", "notifications.sql")
-
-# Seconds until the next attempt to connect, or the next look at whether notices are on.
-RETRY = 10.0
-
-# Seconds that connecting may take if the address sets no limit; the reader waits meanwhile.
-CONNECT_TIMEOUT = 3
-
-# The channel on which there is notice of scheduled messages that are due soon.
-_SCHEDULED = "reservation.scheduled"
-
-
-class Pause(Protocol):
-    """A wait that something else may end too, such as a request to stop."""
-
-    def wait(self, seconds: float, wake: int | None = None) -> object:
-        """Wait for at most so many seconds, or until the file descriptor ``wake`` can be read."""
-
-
-class _Pause:
-    def wait(self, seconds: float, wake: int | None = None) -> None:
-        select.select([] if wake is None else [wake], [], [], seconds)
+# Seconds until the next attempt to be notified, where a writer holds that up.
+HELD_UP = 0.05
 
 
 def set_notices(connection: Connection[Any], on: bool) -> bool:
@@ -57,6 +35,8 @@ def set_notices(connection: Connection[Any], on: bool) -> bool:
 
 class Notices:
     """Waits for new messages of one category, on a connection that does nothing else.
+
+    The connection is its own, unless the program gives it one that several share (`Listening`).
 
     A reader that finds nothing new calls `wait` and then reads again. One that finds something
     calls `found`, which stops asking for notices if it finds more than it was woken for, so that
@@ -78,6 +58,7 @@ class Notices:
         category: str,
         *,
         application_name: str = "reservation",
+        listening: Listening | None = None,
     ) -> None:
         """Prepare; nothing is asked of the database yet.
 
@@ -88,22 +69,28 @@ class Notices:
             database_url: the address of the same database, for the second connection.
             category: the category to wait for.
             application_name: the name of the second connection in the server's views.
+            listening: the second connection, where others share it; it is not closed here.
 
         Raises:
             DatabaseUnavailableError: the address cannot be read.
         """
-        check_address(database_url)
         self._reader = connection
-        self._database_url = _limited(database_url)
-        self._category = category
-        self._application_name = application_name
-        self._listening: Connection[Any] | None = None
+        self._listening = listening or Listening(database_url, application_name)
+        self._subscription = self._listening.subscription(category)
         self._lock = threading.RLock()
         self._expecting = False
         self._woken = False
         self._try_at = 0.0
         self.missing: str | None = "not asked yet"
-        self.scheduled = False
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether there was notice of a scheduled message that is due soon."""
+        return self._subscription.scheduled
+
+    @scheduled.setter
+    def scheduled(self, value: bool) -> None:
+        self._subscription.scheduled = value
 
     def __enter__(self) -> Self:
         return self
@@ -134,16 +121,15 @@ class Notices:
         Raises:
             DatabaseUnavailableError: the reader's own connection was lost.
         """
-        pause = pause or _Pause()
+        pause = pause or Selecting()
         with self._lock:
             self._woken = False
-            if self._listening is not None and self._expecting:
-                self._woken = self._told(self._listening, seconds, pause)
+            if self._expecting and self._listening.is_on(self._subscription):
+                self._woken = self._notified_within(seconds, pause)
                 return self._woken
             if self._expect():
                 return True
-        # Where a writer holds it up, that was waited for already, in the server.
-        pause.wait(0 if self.missing is None else poll)
+        pause.wait(min(poll, HELD_UP) if self.missing is None else poll)
         return False
 
     def found(self) -> bool:
@@ -163,15 +149,17 @@ class Notices:
         return asks
 
     def leave(self) -> None:
-        """Stop asking for notices until the next `wait`."""
-        with self._lock:
-            if self._listening is not None and self._expecting:
+        """Stop asking for notices until the next `wait`; not while another thread waits."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._expecting:
                 self._expecting = False
-                try:
-                    with translated():
-                        self._listening.execute(_QUERIES["leave"], [self._category])
-                except ReservationError as error:
-                    self._lose(str(error))
+                self._listening.rest(self._subscription)
+        except ReservationError as error:
+            self._lose(error)
+        finally:
+            self._lock.release()
 
     def renew(self, connection: Connection[Any]) -> None:
         """Continue with another connection of the reader, which has lost the one it had.
@@ -181,91 +169,48 @@ class Notices:
         Args:
             connection: the reader's new connection, in autocommit.
         """
+        self._listening.lose(self._subscription.number)
+        self._listening.try_again()
         self.close()
         self._reader = connection
         self._try_at = 0.0
 
     def close(self) -> None:
         """Close the connection that waits; the reader's own is left open."""
-        self._expecting = False
-        if self._listening is not None:
-            self._listening.close()
-            self._listening = None
+        expecting, self._expecting = self._expecting, False
+        self._listening.cancel(self._subscription, expecting=expecting)
 
     def _expect(self) -> bool:
         """Ask for notices; return False if that is not possible, or not yet."""
         if time.monotonic() < self._try_at:
             return False
         if self._reader is not None and not notices_given(self._reader):
-            self._lose("they are off")
+            self._miss("they are off")
             return False
         try:
-            with translated():
-                if self._listening is None:
-                    self._listening = self._listen()
-                rows = self._listening.execute(_QUERIES["expect"], [self._category]).fetchall()
-                self._expecting = bool(rows[0][0])
-                # Whoever notified until now has committed: the look that comes next will see it.
-                self._notified(self._listening)
+            self._expecting = self._listening.subscribe(self._subscription)
         except ReservationError as error:
-            self._lose(str(error))
+            self._lose(error)
             return False
         self.missing = None
         return self._expecting
 
-    def _listen(self) -> Connection[Any]:
-        connection = connect(
-            self._database_url, application_name=self._application_name, autocommit=True
-        )
+    def _notified_within(self, seconds: float, pause: Pause) -> bool:
         try:
-            # psycopg would keep the notifications that come with the answer to a statement, and
-            # they are of no use: see _expect.
-            connection.add_notify_handler(lambda _: None)
-            for setting in ("idle_session_timeout", "statement_timeout"):
-                connection.execute(sql.SQL("SET {} = 0").format(sql.Identifier(setting)))
-            channel = connection.execute(_QUERIES["channel"], [self._category]).fetchall()[0][0]
-            for name in (channel, _SCHEDULED):
-                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _told(self, listening: Connection[Any], seconds: float, pause: Pause) -> bool:
-        try:
-            with translated():
-                if not self._notified(listening):
-                    pause.wait(seconds, listening.fileno())
-                    if not self._notified(listening):
-                        return False
+            self._listening.wait(self._subscription, seconds, pause)
         except ReservationError as error:
-            self._lose(str(error))
+            self._lose(error)
+            return True
+        if not self._subscription.notified:
+            return False
+        self._subscription.notified = False
         return True
 
-    def _notified(self, connection: Connection[Any]) -> bool:
-        """Take what has arrived, without waiting; return whether there was a notification.
+    def _lose(self, error: ReservationError) -> None:
+        self._listening.lose(self._subscription.number)
+        self._miss(str(error))
 
-        By libpq's own calls: those that psycopg makes may leave some that libpq has taken from the
-        socket already, and waiting for the socket would then miss them.
-        """
-        for _ in range(
-            2
-        ):  # the last words of a server that ends the connection come before its end
-            connection.pgconn.consume_input()
-        notified = False
-        while notification := connection.pgconn.notifies():
-            notified = True
-            self.scheduled |= notification.relname == _SCHEDULED.encode()
-        return notified
-
-    def _lose(self, why: str) -> None:
+    def _miss(self, why: str) -> None:
         self.missing = why
         self.close()
         self._try_at = time.monotonic() + RETRY
-
-
-def _limited(database_url: str) -> str:
-    """Return the address with a limit to the time that connecting takes."""
-    if "connect_timeout" in conninfo.conninfo_to_dict(database_url):
-        return database_url
-    return conninfo.make_conninfo(database_url, connect_timeout=CONNECT_TIMEOUT)

@@ -5,13 +5,12 @@ SELECT reservation.write_message(%s, %s, %s, %s, %s, %s)
 SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
 
 -- name: write_message_or_fail
--- For a transaction that is committed without a look at the answer: where the message is not at the
--- position that is expected of it, because it was written before, the division fails.
-SELECT 1 / (reservation.write_message(%s, %s, %s, %s, %s, %s) OPERATOR(pg_catalog.=) %s)::integer
+-- For a transaction that is committed without a look at the answer.
+SELECT reservation.check_positions(ARRAY[reservation.write_message(%s, %s, %s, %s, %s, %s)], %s)
 
 -- name: write_messages_or_fail
 -- The same for several messages.
-SELECT 1 / (reservation.write_messages(%s, %s, %s, %s, %s, %s) OPERATOR(pg_catalog.=) %s)::integer
+SELECT reservation.check_positions(reservation.write_messages(%s, %s, %s, %s, %s, %s), %s)
 
 -- name: write_each
 SELECT reservation.write_each(%s, %s, %s, %s, %s, %s)

@@ -83,6 +83,15 @@ def run(connection: Connection[Any], statement: Statement[T_co]) -> T_co:
     return statement.read(answer.rows)
 
 
+def run_together(connection: Connection[Any], statements: Sequence[Statement[Any]]) -> list[Any]:
+    """Run statements that read, in one round trip, and return their results."""
+    with translated():
+        answers = exchange(connection, [statement.request for statement in statements])
+    return [
+        statement.read(answer.rows) for statement, answer in zip(statements, answers, strict=True)
+    ]
+
+
 def prepare(cursor: C, statement: Statement[Any]) -> C:
     """Return the cursor, prepared for the statement's parameters."""
     if any(isinstance(parameter, Array) for parameter in statement.parameters):

@@ -22,7 +22,7 @@ from reservation.effects.deciding import state_of
 from reservation.effects.faults import RaisedByHandlerError, conflict
 from reservation.errors import DeclarationError, MessageError
 from reservation.handlers.protocols import Entity
-from reservation.handlers.retry import Retry, RetryLater, next_attempt
+from reservation.handlers.retry import Retry, RetryLater, is_named, next_attempt
 from reservation.messages.comparison import same_json
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
@@ -354,10 +354,10 @@ class Scenario(Generic[Entity]):
 
 def _waits(error: BaseException, retry: Retry | None, tried: int) -> TypeGuard[MessageError]:
     """Return whether a message that was tried so often before waits for its next attempt."""
-    if not isinstance(error, RaisedByHandlerError):
+    if not isinstance(error, RaisedByHandlerError) or not is_named(error.__cause__, retry):
         return False
-    _, wait = next_attempt(error.__cause__, retry, tried)
-    return wait is not None
+    once = Retry(attempts=1)
+    return next_attempt(error.__cause__, retry, once, tried).wait is not None
 
 
 def _store(component: Component[Any], log: MemoryLog, name: str, message: object) -> None:

@@ -84,7 +84,7 @@ def lengthen_leases(connection: Connection[Any]) -> None:
           NEW.expires_at := NEW.expires_at + interval '5 minutes';
           RETURN NEW;
         END $$;
-        CREATE TRIGGER lengthen BEFORE INSERT OR UPDATE ON reservation.leases
+        CREATE TRIGGER lengthen BEFORE INSERT OR UPDATE ON reservation.heartbeats
         FOR EACH ROW EXECUTE FUNCTION public.lengthen();
         """
     )

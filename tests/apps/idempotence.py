@@ -126,7 +126,7 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
 
 def redeliver(connection: Connection[Any], to: int = 0) -> None:
     """Set every position back, so that stored messages are read again."""
-    connection.execute("UPDATE reservation.positions SET position = least(position, %s)", [to])
+    connection.execute("UPDATE reservation.moves SET position = least(position, %s)", [to])
 
 
 def counts(results: list[Any]) -> dict[str, int]:

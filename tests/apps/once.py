@@ -80,7 +80,7 @@ def run(connection, component, limit=100):
 
 def redeliver(connection, to=0):
     """Let all consumers read from a position again."""
-    connection.execute("UPDATE reservation.positions SET position = %s", [to])
+    connection.execute("UPDATE reservation.moves SET position = %s", [to])
 
 
 def prune(connection, *arguments, apply=True):

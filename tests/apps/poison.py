@@ -15,6 +15,7 @@ from pathlib import Path
 sys.path.append({str(EXAMPLES)!r})
 from bank import account
 from bank.messages import Deposit, Deposited
+from reservation import Retry
 from reservation.declaration.table import declarations
 
 handle = declarations(account).own["Deposit"].handler
@@ -86,7 +87,8 @@ if "POISON_CODE" in os.environ:
 project = own["Deposited"].projector
 own.declare(Deposited, projector=deposited)
 own.declare(Deposit, handler=poisoned)
-declarations(account).attempts = int(os.environ.get("POISON_ATTEMPTS", "3"))
+attempts = int(os.environ.get("POISON_ATTEMPTS", "3"))
+declarations(account).default_retry = Retry(attempts=attempts, first="100ms", most="10s")
 """
 
 

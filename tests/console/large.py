@@ -21,8 +21,11 @@ WITH reads (consumer, category) AS (
 ), made AS (
   INSERT INTO reservation.groups (consumer, category, partitions)
   SELECT consumer, category, 4 FROM reads
+), leased AS (
+  INSERT INTO reservation.leases (consumer, category, partition)
+  SELECT consumer, category, partition FROM reads, generate_series(0, 3) AS partition
 )
-INSERT INTO reservation.positions (consumer, category, partition, position, message_id)
+INSERT INTO reservation.moves (consumer, category, partition, position, message_id)
 SELECT consumer, category, partition, position, (
   SELECT id FROM message_store.messages m WHERE m.global_position = position)
 FROM reads, generate_series(0, 3) AS partition, LATERAL (
@@ -36,7 +39,8 @@ INSERT INTO reservation.dead_letters (
   attempts, process, next_attempt_at)
 SELECT 'order', 'orderTransaction', m.global_position, m.id, m.stream_name, m.type,
        'order-' || m.global_position %% 500,
-       CASE WHEN m.global_position %% 5 = 0 THEN 'dead' ELSE 'parked' END, 'handler',
+       CASE WHEN m.global_position %% 10 = 0 THEN 'waiting'
+            WHEN m.global_position %% 5 = 0 THEN 'dead' ELSE 'parked' END, 'handler',
        'raised ValueError', 1, 'host 7',
        CASE WHEN m.global_position %% 10 = 0
             THEN now() + make_interval(secs => m.global_position) END

@@ -173,7 +173,7 @@ def test_letters_are_retried_and_discarded(acting, open_page, filled_url):
     page.get_by_role("button", name="Discard 1 dead letter").dblclick()
     page.get_by_text("1 dead letter discarded.").wait_for()
     check(page)
-    assert states(filled_url) == ["discarded", "retry", "parked"]
+    assert states(filled_url) == ["discarded", "parked", "parked"]
 
 
 def test_a_phone_without_scripts_does_the_same(acting, open_page, filled_url):
@@ -186,4 +186,4 @@ def test_a_phone_without_scripts_does_the_same(acting, open_page, filled_url):
     page.get_by_label("Reason").fill("the provider is back")
     page.get_by_role("button", name="Retry 1 dead letter").click()
     page.get_by_text("1 dead letter will be retried.").wait_for()
-    assert states(filled_url) == ["retry", "parked", "parked"]
+    assert states(filled_url) == ["waiting", "parked", "parked"]

@@ -121,7 +121,7 @@ def test_pages_follow_each_other(filled_url, operator_client, store):
             break
         text = operator_client.get(html.unescape(further[1])).text
     (count,) = store.execute(
-        "SELECT count(*) FROM reservation.dead_letters WHERE state IN ('dead', 'parked', 'retry')"
+        "SELECT count(*) FROM reservation.dead_letters WHERE state IN ('waiting', 'parked', 'dead')"
     ).fetchone()
     assert len(seen) == len(set(seen)) == count
 
@@ -166,7 +166,7 @@ def test_a_retry_is_kept_with_its_reason(operator_client, store):
     assert "by anna" in shown.text
     assert "<blockquote>the provider is back</blockquote>" in shown.text
     assert [one.state for one in letters(store, entity="payment-broken")] == [
-        "retry",
+        "waiting",
         "parked",
         "parked",
     ]
@@ -179,21 +179,20 @@ def test_all_that_a_search_has_found_are_retried(operator_client, store):
     form = confirm(operator_client, f"{LIST}/decide", action="retry", consumer=dead.consumer)
     answer = send(operator_client, form, why="the provider is back")
     assert said(operator_client.get(answer.headers["location"])).startswith("2 dead letters will")
-    assert {one.state for one in letters(store, message_id=dead.message_id)} == {"retry"}
-    assert {one.state for one in letters(store, message_id=waiting.message_id)} == {"retry"}
+    assert {one.state for one in letters(store, message_id=dead.message_id)} == {"waiting"}
+    assert {one.state for one in letters(store, message_id=waiting.message_id)} == {"waiting"}
 
 
 def test_a_form_that_is_sent_twice_does_it_once(operator_client, store):
     """A double click, or a second try after a lost answer, has the result of the first."""
     form = confirm(operator_client, f"{LIST}/decide", action="discard", entity="payment-broken")
     first = send(operator_client, form, why="a test")
-    store.execute("UPDATE reservation.dead_letters SET state = 'dead' WHERE state = 'retry'")
     again = send(operator_client, form, why="a test")
     assert first.headers["location"] == again.headers["location"]
     assert said(operator_client.get(again.headers["location"])) == "1 dead letter discarded."
     assert [one.state for one in letters(store, entity="payment-broken")] == [
         "discarded",
-        "dead",
+        "parked",
         "parked",
     ]
 

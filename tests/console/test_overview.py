@@ -115,11 +115,11 @@ def test_consumers_show_the_processes_that_hold_partitions(filled_url):
     with connect(filled_url, autocommit=True) as connection:
         connection.execute(
             "WITH joined AS ("
-            " INSERT INTO reservation.members (consumer, category, process)"
-            " VALUES ('order', 'payment', 'host <b>7</b>') RETURNING member),"
-            " lease AS (INSERT INTO reservation.leases (member, expires_at)"
+            " INSERT INTO reservation.members (consumer, category, process, worker)"
+            " VALUES ('order', 'payment', 'host <b>7</b>', 'w') RETURNING member),"
+            " lease AS (INSERT INTO reservation.heartbeats (member, expires_at)"
             " SELECT member, now() + interval '1 s' FROM joined)"
-            " UPDATE reservation.positions SET holder = member FROM joined"
+            " UPDATE reservation.leases SET holder = member FROM joined"
             " WHERE (consumer, category) = ('order', 'payment')"
         )
     with TestClient(built(filled_url)) as client:
@@ -131,7 +131,7 @@ def test_consumers_show_the_processes_that_hold_partitions(filled_url):
 def test_a_position_of_another_log_is_named(filled_url):
     """It looks like no lag."""
     with connect(filled_url, autocommit=True) as connection:
-        connection.execute("UPDATE reservation.positions SET message_id = gen_random_uuid()")
+        connection.execute("UPDATE reservation.moves SET message_id = gen_random_uuid()")
     with TestClient(built(filled_url)) as client:
         signed_in(client)
         assert "position of another log" in client.get("/").text
@@ -163,4 +163,4 @@ def test_pages_only_read(filled_url, client):
     """A page that wrote would fail: the transaction refuses it, whatever the role may do."""
     console = client.app._app.state.console
     with pytest.raises(Exception, match="read-only"), console.reading() as connection:
-        connection.execute("DELETE FROM reservation.positions")
+        connection.execute("DELETE FROM reservation.leases")

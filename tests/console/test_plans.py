@@ -11,6 +11,7 @@ from cli.console.reading import flow
 from cli.console.reading.consumers import MOST_COUNTED, read_consumers
 from cli.console.reading.flow import read_overview
 from consumers.dead_letters import search
+from consumers.dead_letters.letter import OPEN
 from consumers.dead_letters.search import Filter, LetterKey
 from tests.console.large import fill_large
 from tests.support.databases import create, drop
@@ -90,7 +91,7 @@ def test_what_is_unread_is_counted_to_a_limit(large):
     """A consumer that is far behind costs no more."""
 
     def read(connection):
-        connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+        connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
         return read_consumers(connection)
 
     with large.transaction(force_rollback=True):
@@ -147,7 +148,7 @@ def test_a_page_reads_its_letters_and_the_first_of_their_lines(large, page):
 @pytest.mark.parametrize(
     "wanted",
     [
-        Filter(BANK, "accountTransaction", entity="account-7", states=("dead", "parked", "retry")),
+        Filter(BANK, "accountTransaction", entity="account-7", states=OPEN),
         Filter(stream="accountTransaction-7+77"),
     ],
     ids=["line", "stream"],

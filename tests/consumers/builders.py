@@ -215,10 +215,18 @@ def stored_letter(connection: Connection[Any]) -> Letter:
     return found
 
 
+def retry_all(connection: Connection[Any]) -> None:
+    """Have all dead letters handled again, as an operator does."""
+    connection.execute(
+        "UPDATE reservation.dead_letters SET state = 'waiting', next_attempt_at = now()"
+        " WHERE state = 'dead'"
+    )
+
+
 def read_again(connection: Connection[Any], position: int = 0) -> None:
     """Set every position back, so that consumers read stored messages again."""
     connection.execute(
-        "UPDATE reservation.positions SET position = least(position, %s), message_id = NULL",
+        "UPDATE reservation.moves SET position = least(position, %s), message_id = NULL",
         [position],
     )
 
@@ -257,7 +265,7 @@ class Killer:
         )
         tables = connection.execute(
             "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname IN"
-            " ('message_store', 'reservation') AND tablename NOT IN ('members', 'leases')"
+            " ('message_store', 'reservation') AND tablename NOT IN ('members', 'heartbeats')"
         ).fetchall()
         for (table,) in tables:
             connection.execute(

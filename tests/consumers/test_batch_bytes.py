@@ -9,6 +9,7 @@ from reservation import Component
 from reservation.errors import StoreError
 from tests.apps.bank import drain
 from tests.support.consuming import logged
+from tests.support.stored_positions import store_position
 
 MEGABYTE = 1_000_000
 
@@ -82,10 +83,10 @@ def test_a_part_of_a_category_is_read_to_its_end_in_batches_of_few_bytes(connect
     fill(connection, 40, 1000)
     connection.execute(
         "INSERT INTO reservation.groups (consumer, category, partitions) "
-        "VALUES ('scan', 'scan:command', 2);"
-        "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES ('scan', 'scan:command', 0, 0), ('scan', 'scan:command', 1, 30)"
+        "VALUES ('scan', 'scan:command', 2)"
     )
+    for partition, position in enumerate((0, 30)):
+        store_position(connection, "scan", "scan:command", position, partition)
     behind = connection.execute(
         "SELECT data->>'scanId' FROM message_store.messages "
         "WHERE global_position > 30 OR reservation.partition_of(stream_name, 2) = 0 "

@@ -283,7 +283,7 @@ def test_a_category_that_is_no_longer_declared_is_found_while_it_has_unhandled_m
     assert findings(report) == []
     assert findings(report, "note") == [("positions", "accountDeposit", None, 0)]
     connection.execute(
-        "UPDATE reservation.positions SET position = 0 WHERE category = 'accountDeposit'"
+        "UPDATE reservation.moves SET position = 0 WHERE category = 'accountDeposit'"
     )
     report = checked(bank())
     assert findings(report) == [("positions", "accountDeposit", None, 1)]
@@ -305,7 +305,7 @@ def test_partitions_in_which_an_entity_would_lose_its_order_are_found(
     report = checked(bank(per=None, formerly=("account_id", "deposit_id")))
     assert ("partitions", RESERVED, None, None) in findings(report)
     assert "whose first id is not 'account_id'" in text(report, "partitions")
-    connection.execute("DELETE FROM reservation.positions WHERE partition = 2")
+    connection.execute("DELETE FROM reservation.leases WHERE partition = 2")
     report = checked()
     assert [one[0] for one in findings(report)] == ["partitions", "partitions"]
     assert "4 partitions, and positions of 3" in report["findings"][0]["text"]
@@ -498,8 +498,8 @@ def test_hostile_names_do_not_reach_the_terminal(connection, cli):
     data = {"accountId": "1", "customerId": "c", "time": "2026-01-01T00:00:00Z", HOSTILE: 1}
     insert(connection, COMMANDS, "Open", json.dumps(data))
     connection.execute(
-        "INSERT INTO reservation.members (consumer, category, process) "
-        "VALUES ('account', 'account:command', %s)",
+        "INSERT INTO reservation.members (consumer, category, process, worker) "
+        "VALUES ('account', 'account:command', %s, 'w')",
         [HOSTILE],
     )
     for done in (cli(), cli(FORCE_COLOR="1")):  # to a file, and as if to a terminal

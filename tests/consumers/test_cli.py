@@ -11,6 +11,7 @@ from psycopg import connect, conninfo, sql
 
 from cli.main import main
 from tests.support.commands import every_command, hide, invoke_cli
+from tests.support.stored_positions import store_position
 
 COMMANDS = {" ".join(path): command for path, command in every_command(main)}
 
@@ -54,7 +55,7 @@ def test_attaching_and_detaching_print_what_they_did(make_database, template, ve
     url = make_database(template)
     address = ("--database-url", url)
     with connect(url, autocommit=True) as connection:
-        connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x', 12345)")
+        store_position(connection, "bank", "x", 12345)
         connection.execute("CREATE VIEW lag AS SELECT position FROM reservation.positions")
     first = invoke("store", "detach", "--yes", *address)
     assert first.exit_code == 0
@@ -94,7 +95,8 @@ def has_schema(connection):
 
 def test_detaching_without_a_terminal_needs_a_confirmation(connection, database_url):
     """It lists what would be lost and removes nothing."""
-    connection.execute("INSERT INTO reservation.positions VALUES ('a', 'x', 1), ('b', 'x', 1)")
+    for consumer in ("a", "b"):
+        store_position(connection, consumer, "x", 1)
     done = invoke_cli("store", "detach", "--database-url", database_url)
     assert done.returncode == 2
     assert "2 positions of the consumers a, b" in done.stderr
@@ -108,7 +110,7 @@ def test_detaching_asks_on_a_terminal(make_database, template, monkeypatch, caps
     address = make_database(template)
     ours, theirs = pty.openpty()
     with connect(address, autocommit=True) as connection, open(theirs) as terminal:  # noqa: PTH123
-        connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x:command', 12345)")
+        store_position(connection, "bank", "x:command", 12345)
         monkeypatch.setattr(sys, "stdin", terminal)
         os.write(ours, f"{answer}\n".encode())
         with pytest.raises(SystemExit) as ended:

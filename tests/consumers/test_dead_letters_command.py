@@ -29,6 +29,8 @@ def plant(connection, position, **columns):
         "attempts": 1,
         "process": "host:1",
     } | columns
+    if values["state"] == "waiting":
+        values["next_attempt_at"] = "2999-01-01"
     names = ", ".join(values)
     marks = ", ".join(f"%({name})s" for name in values)
     connection.execute(f"INSERT INTO reservation.dead_letters ({names}) VALUES ({marks})", values)
@@ -104,7 +106,7 @@ def test_a_position_with_letters_of_two_consumers_is_ambiguous(connection):
     states = connection.execute(
         "SELECT consumer, state FROM reservation.dead_letters ORDER BY consumer"
     ).fetchall()
-    assert states == [("other", "retry"), ("till", "dead")]
+    assert states == [("other", "waiting"), ("till", "dead")]
 
 
 def test_what_cannot_be_done_is_refused(connection):
@@ -137,25 +139,41 @@ def test_a_retry_prints_what_happens_next(connection):
     assert "within a second or two" in printed
     assert "Nothing was changed" in dead_letters(connection, "retry", "1")
     rows = connection.execute("SELECT state, attempts FROM reservation.dead_letters").fetchall()
-    assert sorted(rows) == [("parked", 1), ("retry", 0)]
+    assert sorted(rows) == [("parked", 1), ("waiting", 0)]
 
 
-@pytest.mark.parametrize("given", [["2"], ["--entity", "till-1"], ["--all"]], ids=str)
-def test_a_letter_that_is_parked_behind_nothing_is_retried(connection, given):
-    """As if it were dead."""
+def test_a_letter_that_is_parked_behind_nothing_is_no_persons(connection):
+    """The consumer handles it by itself."""
     plant(connection, 1, state="handled")
     plant_parked(connection, 2)
-    assert "To be retried: 1 dead letter." in dead_letters(connection, "retry", *given)
-    assert in_state(connection, "retry") == [2]
+    assert "Nothing was changed" in dead_letters(connection, "retry", "--all")
+    assert "is handled without that" in dead_letters(connection, "retry", "2", status=2)
+    assert "no dead letters" in dead_letters(connection, "list")
+
+
+def test_the_list_shows_what_needs_a_person(connection):
+    """Dead letters and what is parked behind them; other states on request."""
+    plant(connection, 1)
+    plant_parked(connection, 2)
+    plant(connection, 3, entity="till-2", state="waiting")
+    plant_parked(connection, 4, entity="till-2")
+    plant(connection, 5, entity="till-3", state="handled")
+    assert positions(decide(connection, "list")["deadLetters"]) == [1, 2]
+    for states, expected in [(["waiting"], [3]), (["parked", "handled"], [2, 4, 5])]:
+        given = [word for state in states for word in ("--state", state)]
+        assert positions(decide(connection, "list", *given)["deadLetters"]) == expected
+    assert "no message in the state discarded" in dead_letters(
+        connection, "list", "--state", "discarded"
+    )
 
 
 def test_a_discard_lets_what_is_parked_be_handled(connection):
-    """The letter behind is to be handled; a second discard is refused."""
+    """The letter behind is the first of its entity; a second discard is refused."""
     plant(connection, 1)
     plant_parked(connection, 2)
     changed = decide(connection, "discard", "1", "--yes")
     assert (changed["changed"][0]["state"], changed["parked"]) == ("discarded", 1)
-    assert (in_state(connection, "discarded"), in_state(connection, "retry")) == ([1], [2])
+    assert (in_state(connection, "discarded"), in_state(connection, "parked")) == ([1], [2])
     assert "discarded already" in dead_letters(connection, "discard", "1", "--yes", status=2)
 
 
@@ -193,7 +211,7 @@ def test_what_was_done_is_kept_with_its_reason(connection):
     decide(connection, "discard", "1", "--yes")
     shown = decide(connection, "show", "1")["decisions"]
     assert [(one["decision"], one["formerState"], one["reason"]) for one in shown] == [
-        ("discard", "retry", None),
+        ("discard", "waiting", None),
         ("retry", "dead", "the provider\x1b[31m is back"),
     ]
     user = connection.info.user
@@ -250,10 +268,13 @@ def check_choice(connection, given, retried, discarded):
     for action, chosen in [("retry", retried), ("discard", discarded)]:
         dry = decide(connection, action, *given, "--dry-run")
         assert (dry["chosen"], positions(dry["deadLetters"])) == (len(chosen), chosen)
-    assert in_state(connection, "retry") == in_state(connection, "discarded") == []
+    assert in_state(connection, "waiting") == in_state(connection, "discarded") == []
     assert positions(decide(connection, "retry", *given)["changed"]) == retried
-    assert in_state(connection, "retry") == retried
-    connection.execute("UPDATE reservation.dead_letters SET state = 'dead' WHERE state = 'retry'")
+    assert in_state(connection, "waiting") == retried
+    connection.execute(
+        "UPDATE reservation.dead_letters SET state = 'dead', next_attempt_at = NULL"
+        " WHERE state = 'waiting'"
+    )
     changed = decide(connection, "discard", *given, "--reason", "tests", "--yes")["changed"]
     assert positions(changed) == in_state(connection, "discarded") == discarded
     kept = connection.execute(
@@ -273,5 +294,7 @@ def test_many_letters_are_changed_in_several_transactions(connection):
     )
     printed = dead_letters(connection, "retry", "--all", "--reason", "tests")
     assert "10001 dead letters" in printed.replace(",", "")
-    query = "SELECT count(DISTINCT xmin::text) FROM reservation.dead_letters WHERE state = 'retry'"
+    query = (
+        "SELECT count(DISTINCT xmin::text) FROM reservation.dead_letters WHERE state = 'waiting'"
+    )
     assert connection.execute(query).fetchone() == (2,)

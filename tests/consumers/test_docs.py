@@ -37,12 +37,14 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 OTHERS = {"createdb", "export", "jq", "kubectl", "pg_dump", "psql", "python", "spark-submit"}
 OTHERS |= {".", "cd", "echo", "mkdir", "python3", "rm", "systemctl"}
 OTHERS |= {"curl", "docker", "openssl", "opentelemetry-instrument", "pipx", "pre-commit", "umask"}
-OTHERS |= {"uvicorn"}
+OTHERS |= {"soda", "uvicorn"}
 OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
 
 
 # The page whose examples kill processes again and again runs in `make soak`.
 KILLING = "docs/how-to/crash-test.md"
+# That of other tools runs with Spark, `tests/spark/test_pipelines_page.py`, and in `make soak`.
+PIPELINES = "docs/how-to/pipelines.md"
 
 
 @pytest.fixture
@@ -59,7 +61,8 @@ def environment(database_url, monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name != KILLING and blocks(ROOT / name, "python")]
+    "name",
+    [name for name in NAMES if name not in (KILLING, PIPELINES) and blocks(ROOT / name, "python")],
 )
 def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
     """The Python blocks of a page run in order; those headed by a file's name form a file."""

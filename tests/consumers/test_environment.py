@@ -68,13 +68,13 @@ def right(granted, to):
 FAULTS = {
     # The first, because it names a position.
     "an exhausted sequence": (
-        f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 2",
+        f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 3",
         ["reached maximum value of sequence"],
         f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE",
     ),
     "no INSERT": right("INSERT", "message_store.messages"),
     "no sequence": right("USAGE", f"SEQUENCE {SEQUENCE}"),
-    "no UPDATE": right("UPDATE", "reservation.positions"),
+    "no UPDATE": right("UPDATE", "reservation.leases"),
     "no function": right("EXECUTE", "FUNCTION reservation.lock_categories"),
     "no schema": right("USAGE", "SCHEMA reservation"),
     "a policy": (
@@ -88,11 +88,11 @@ FAULTS = {
         BEGIN
           RAISE check_violation USING MESSAGE = 'no position moves';
         END $$;
-        CREATE TRIGGER refuse BEFORE UPDATE OF position ON reservation.positions
-        FOR EACH ROW WHEN (OLD.position <> NEW.position) EXECUTE FUNCTION public.refuse()
+        CREATE TRIGGER refuse BEFORE INSERT ON reservation.moves
+        FOR EACH ROW WHEN (NEW.n > 0) EXECUTE FUNCTION public.refuse()
         """,
         ["no position moves"],
-        "DROP TRIGGER refuse ON reservation.positions",
+        "DROP TRIGGER refuse ON reservation.moves",
     ),
 }
 BY_A_COMMAND = {
@@ -114,11 +114,13 @@ def test_consumers_wait_for_what_is_broken_and_say_what_mends_it(
     role, address = consumer
     with logging(account, address) as logged:
         logged.wait_until("consumer_started", category=SENT)
+        store.write(open_(), COMMANDS)
+        wait_until_drained(connection)
         for n, (fault, (breaks, says, mends)) in enumerate(faults.items(), 1):
             with case(fault):
                 before = len(logged.named("database_unavailable", category=SENT))
                 with connection.transaction():  # so that consumers see both at once
-                    store.write([open_(), deposit()] if n == 1 else deposit(f"d{n}"), COMMANDS)
+                    store.write(deposit(f"d{n}"), COMMANDS)
                     run(connection, breaks, role)
                 error = logged.wait_for("database_unavailable", category=SENT)["error"]
                 for words in says:
@@ -267,7 +269,7 @@ def test_starts_during_a_fault_of_the_environment_count_no_attempts(connection, 
 
 def test_consumers_wait_for_a_missing_table(connection, store, database_url):
     """Consumers wait for a missing table until it is restored."""
-    tables = ("dead_letters", "members", "positions")
+    tables = ("dead_letters", "members", "leases", "moves")
     store.write(open_(), COMMANDS)
     with logging(account, database_url) as logged:
         logged.wait_until("consumer_started", category=SENT)
@@ -406,7 +408,7 @@ def test_a_dead_letter_that_is_retried_obeys_the_same_table(connection, store, d
         done = invoke_cli("dead-letters", "retry", "--all", "--database-url", database_url)
         assert done.returncode == 0, done.stderr
         wait_until_awaited(logged, RESERVED)
-        assert {state for _, state, *_ in letters(connection)} <= {"retry", "parked"}
+        assert {state for _, state, *_ in letters(connection)} <= {"waiting", "parked"}
         connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
         until(lambda: {state for _, state, *_ in letters(connection)} == {"handled"})
     assert event_types(store) == ["Opened"] + ["Deposited"] * 3

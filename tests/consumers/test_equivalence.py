@@ -169,7 +169,7 @@ class World:
         """Set every position back by some messages."""
         if self.case.twice:
             self.connection.execute(
-                "UPDATE reservation.positions p SET message_id = NULL, position = coalesce(("
+                "UPDATE reservation.moves p SET message_id = NULL, position = coalesce(("
                 " SELECT min(global_position) - 1 FROM ("
                 "  SELECT m.global_position FROM message_store.messages m"
                 "  WHERE message_store.category(m.stream_name) = p.category"

@@ -17,6 +17,7 @@ from tests.apps.idempotence import purse
 from tests.consumers.builders import stored_letters, write_raw
 from tests.support.commands import invoke_cli
 from tests.support.controls import COMMANDS, deposit, withdraw
+from tests.support.stored_positions import store_position
 
 TIME = "2026-01-02T03:04:05.000Z"
 RESERVED = "accountTransaction"
@@ -146,12 +147,8 @@ def test_with_the_former_name_late_reissues_are_duplicates(connection, store):
     store.write([deposit("d1", "11"), deposit("d1", "12"), deposit("d2", "1")], COMMANDS)
     store.write([withdraw("w1", "4.5")], COMMANDS)
     # All commands are read again, the two that Eventide reserved too.
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, position, epoch)"
-        " SELECT 'account', %s, max(global_position), 1 FROM message_store.messages"
-        " WHERE message_store.category(stream_name) = %s",
-        [RESERVED, RESERVED],
-    )
+    ((head,),) = connection.execute("SELECT reservation.category_head(%s)", [RESERVED]).fetchall()
+    store_position(connection, "account", RESERVED, head)
     counts = drain(connection, moved()).counts
     assert counts == {"reserved": 1, "duplicate": 4, "conflict": 1, "handled": 1}
     assert store.stream_version(f"{RESERVED}-123+d1") == -1

@@ -83,7 +83,7 @@ def test_each_log_event_of_a_member_has_its_partitions(connection, store, databa
         taken = {"taken": [2, 3], "partitions": [0, 1, 2, 3]}
         until(lambda: log.named("partitions_taken", **of, **taken))
     assert not any("part" in one for one in log.events)
-    connection.execute("UPDATE reservation.positions SET position = 0 WHERE partition = 2")
+    connection.execute("UPDATE reservation.moves SET position = 0 WHERE partition = 2")
     drain(connection)
     assert log.named("batch_committed", **of, partitions=[0, 1, 2, 3], part=(2,))
     for one in log.events:
@@ -117,7 +117,7 @@ def test_a_group_knows_from_where_on_its_members_have_read(connection, store, da
     def first_position(*positions):
         for partition, position in enumerate(positions):
             connection.execute(
-                "UPDATE reservation.positions SET position = %s, message_id = NULL "
+                "UPDATE reservation.moves SET position = %s, message_id = NULL "
                 "WHERE category = %s AND partition = %s",
                 [position, CATEGORY, partition],
             )
@@ -130,7 +130,7 @@ def test_a_group_knows_from_where_on_its_members_have_read(connection, store, da
     assert first_position(40, 50) == 40
     assert first_position(60, 60) == 40
     assert first_position(7, 60) == 7
-    connection.execute("TRUNCATE reservation.groups, reservation.positions")
+    connection.execute("TRUNCATE reservation.groups, reservation.leases, reservation.moves")
     assert first_position() == 0
 
 

@@ -21,7 +21,7 @@ from tests.support.controls import COMMANDS, deposit, open_
 MOST = {"account:command": 1, RESERVED: 2}
 MESSAGES = 30
 # In the test's time both take turns, renew leases and look for messages.
-BESIDES = 10
+BESIDES = 20
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ DAMAGE = {
         {"I6"},
     ),
     "a consumer is behind": (
-        "UPDATE reservation.positions SET position = position - 1",
+        "UPDATE reservation.moves SET position = position - 1",
         {"I7"},
     ),
     "a reserved command was not handled": (

@@ -62,7 +62,7 @@ class Refunded:
 def make_due(connection):
     """Let the next attempts at all messages that wait be due."""
     connection.execute(
-        "UPDATE reservation.dead_letters SET next_attempt_at = now() WHERE state = 'dead'"
+        "UPDATE reservation.dead_letters SET next_attempt_at = now() WHERE state = 'waiting'"
     )
 
 
@@ -204,7 +204,7 @@ def test_messages_wait_reject_and_schedule_once(
     assert counts == {"waiting": 4, "parked": 2}
     assert effects(connection) == ([], [], [])
     assert outcomes() == ["pending"] * 3
-    while "dead" in states(connection):
+    while "waiting" in states(connection):
         read_again(connection)
         make_due(connection)
         consumers.drain(orders, database_url, batch_size=batch_size)
@@ -256,7 +256,7 @@ def test_an_async_initiation_that_waits_takes_effect_once_with_its_reissue(
 
     store.write([Pay("1", "a"), Pay("1", "a"), Pay("1", "b")], "order:command-1")
     consumers.drain(orders, database_url, batch_size=batch_size)
-    assert states(connection) == ["dead", "parked", "parked"]
+    assert states(connection) == ["waiting", "parked", "parked"]
     assert store.outcome(Pay("1", "a"), orders).state == "pending"
     down = False
     make_due(connection)
@@ -287,7 +287,7 @@ def test_a_handler_with_a_connection_fails_beside_async_ones(connection, store, 
         store.write(Pay(str(number), "event"), f"order:command-{number}")
     asked = "SELECT name FROM asked ORDER BY 1"
     consumers.drain(orders, database_url)
-    assert states(connection) == ["dead", "parked"]
+    assert states(connection) == ["waiting", "parked"]
     assert connection.execute(asked).fetchall() == [("handled",), ("rejected",)]
     assert [len(list(store.read_stream(f"order-{number}"))) for number in range(3)] == [1, 0, 2]
     fails = False

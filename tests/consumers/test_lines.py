@@ -100,7 +100,8 @@ class Orders:
             lambda: (
                 self.connection.execute(
                     "SELECT min(p.position) >= reservation.category_head(p.category)"
-                    " AND count(*) = 2 FROM reservation.positions_of('order', %s) p"
+                    " AND count(*) = 2 FROM reservation.positions p"
+                    " WHERE p.consumer = 'order' AND p.category = %s"
                     " GROUP BY p.category",
                     [PAYMENTS],
                 ).fetchone()
@@ -108,14 +109,13 @@ class Orders:
             )
         )
 
-    def turned(self, member):
+    def turned(self, partition):
         """Wait until the holder of a partition has looked twice for what it is to do."""
 
         def looked():
             return self.connection.execute(
-                "SELECT max(l.expires_at) FROM reservation.members m"
-                " JOIN reservation.leases l USING (member) WHERE m.partition = %s",
-                [member],
+                "SELECT reservation.lease_end(holder) FROM reservation.leases WHERE partition = %s",
+                [partition],
             ).fetchone()
 
         for _ in range(2):
@@ -186,7 +186,8 @@ def test_two_letters_that_end_at_the_same_time_leave_nothing_behind(
         orders.send(store, "0-1", "1-1", "0-2")
         orders.drained()
     connection.execute(
-        "UPDATE reservation.dead_letters SET state = 'dead', reason = 'handler'"
+        "UPDATE reservation.dead_letters"
+        " SET state = 'dead', reason = 'handler', next_attempt_at = NULL"
         " WHERE global_position = %s",
         [orders.position("1-1")],
     )
@@ -247,7 +248,10 @@ def test_a_letter_is_not_retried_past_a_dead_one_of_another(
     with orders.running(database_url):
         orders.send(store, "0-1", "1-1")
         orders.drained()
-    connection.execute("UPDATE reservation.dead_letters SET state = 'dead', reason = 'handler'")
+    connection.execute(
+        "UPDATE reservation.dead_letters"
+        " SET state = 'dead', reason = 'handler', next_attempt_at = NULL"
+    )
     orders.failing = set()
     orders.calls.clear()
     with orders.running(database_url):
@@ -282,4 +286,13 @@ def test_a_letter_behind_nothing_is_called_when_partitions_are_taken(
         park(store, orders)
     strand(connection)
     with orders.running(database_url):
+        orders.until_all_are("handled")
+
+
+def test_a_letter_behind_nothing_is_called_at_a_turn(connection, store, database_url, orders):
+    """A running consumer looks for it, as where a person discarded what was before it."""
+    with orders.running(database_url):
+        park(store, orders)
+        orders.turned(1)
+        strand(connection)
         orders.until_all_are("handled")

@@ -14,6 +14,7 @@ from reservation import Component, Key
 from tests.apps.bank import drain
 from tests.apps.changing import raw
 from tests.apps.shops import HOWS, PAIRS, SENT, Sent, new, old, shop
+from tests.support.stored_positions import store_position
 
 
 def sent_to(connection, component, size, *messages):
@@ -117,10 +118,7 @@ def test_a_class_that_raises_anything_makes_a_conflict(connection, monkeypatch):
     component = Component("shop", id="shop_id")
     component.handle(Exits, key=Key(key_of, per=None))(lambda *_: None)
     raw(connection, "shopTransaction-a", "Exits", {"shopId": "1", "buyId": "a", "note": "x"})
-    connection.execute(  # it was handled before
-        "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES ('shop', 'shopTransaction', 0, 1)"
-    )
+    store_position(connection, "shop", "shopTransaction", 1)  # it was handled before
     counts = sent_to(connection, component, 1, ("Exits", {"shopId": "1", "buyId": "a"}, None))
     assert counts == {"conflict": 1}
 
@@ -222,7 +220,9 @@ def compare_sizes(connection, examples):
         expected["reserved"] = len(first)
         for size in (1, 2, 1000):
             connection.execute("TRUNCATE message_store.messages, reservation.dead_letters")
-            connection.execute("TRUNCATE reservation.positions, reservation.groups CASCADE")
+            connection.execute(
+                "TRUNCATE reservation.leases, reservation.moves, reservation.groups CASCADE"
+            )
             counts = sent_to(connection, shop(how), size, *drawn)
             assert counts == +expected
 

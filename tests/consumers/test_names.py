@@ -28,7 +28,7 @@ def types_of(store, stream_name="jar-1"):
 
 def read_again(connection):
     """Set every position back, so that all messages are read again."""
-    connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
 
 
 # Events

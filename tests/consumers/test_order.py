@@ -124,7 +124,7 @@ def left_behind(connection, store, partition):
     for n in range(3):
         store.write(deposit(f"d{n}"), f"{RESERVED}-d{n}")
     connection.execute(
-        "UPDATE reservation.positions SET position = 2"
+        "UPDATE reservation.moves SET position = 2"
         " WHERE partition = reservation.partition_of('purseTransaction-d1', 16)"
     )
     store.write(

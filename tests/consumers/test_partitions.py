@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reservation import Component
 from tests.apps.bank import address, drain
 from tests.support.commands import invoke_cli
+from tests.support.stored_positions import store_position
 
 CATEGORY = "account:command"
 STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-f", "-g-h", "-ü"]
@@ -26,7 +27,8 @@ class Group:
         """Have a message in each of these streams, and partitions that have read so far."""
         self._connection = connection
         connection.execute(
-            "TRUNCATE message_store.messages, reservation.groups, reservation.positions"
+            "TRUNCATE message_store.messages, reservation.groups, reservation.leases, "
+            "reservation.moves"
         )
         self.messages = [
             connection.execute(
@@ -45,11 +47,7 @@ class Group:
         self.given = Counter()
         for partition, read in enumerate(positions):
             position = self.messages[read - 1] if read else 0
-            connection.execute(
-                "INSERT INTO reservation.positions (consumer, category, partition, position) "
-                "VALUES ('account', %s, %s, %s)",
-                [CATEGORY, partition, position],
-            )
+            store_position(connection, "account", CATEGORY, position, partition)
             rows = connection.execute(
                 "SELECT global_position FROM message_store.messages WHERE global_position <= %s "
                 "AND reservation.partition_of(stream_name, %s) = %s",
@@ -119,7 +117,7 @@ def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):
 def test_after_a_change_a_former_holder_commits_nothing(connection):
     """The epochs of all partitions are higher than any before."""
     group = Group(connection, STREAMS, [0, 0])
-    connection.execute("UPDATE reservation.positions SET epoch = 7, holder = 1 WHERE partition = 1")
+    connection.execute("UPDATE reservation.leases SET epoch = 7, holder = 1 WHERE partition = 1")
     group.change(3)
     assert {row[1:] for row in group.rows()} == {(8, None)}
 

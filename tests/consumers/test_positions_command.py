@@ -58,7 +58,7 @@ def stored(connection):
 @pytest.mark.usefixtures("at_rest")
 def test_positions_are_listed(reservation, connection):
     """Positions are listed with all that is stored, as JSON and as a table."""
-    connection.execute("UPDATE reservation.positions SET holder = 999")
+    connection.execute("UPDATE reservation.leases SET holder = 999")
     listed = reservation("positions", "list", "--json")["positions"]
     assert [(row["category"], row["position"]) for row in listed] == [(COMMANDS, 5), (RESERVED, 10)]
     assert listed[0]["holder"] == {"process": None, "gone": True}
@@ -216,7 +216,10 @@ def test_a_consumer_that_runs_is_named_and_left_alone(connection, reservation, d
         reservation(*arguments)
 
 
-RUN = "UPDATE reservation.positions SET position = position + 1"
+RUN = """
+WITH locked AS (SELECT FROM reservation.leases FOR NO KEY UPDATE)
+UPDATE reservation.moves SET position = position + (SELECT least(count(*), 1) FROM locked)
+"""
 
 
 @pytest.mark.usefixtures("at_rest")
@@ -250,7 +253,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
     """A reset forgets what was carried over between partitions, so that no message is skipped."""
     reservation("partitions", "bank:account", "2", "--category", COMMANDS)
     connection.execute(
-        "UPDATE reservation.positions SET position = 1 WHERE category = %s AND partition = "
+        "UPDATE reservation.moves SET position = 1 WHERE category = %s AND partition = "
         "1 - reservation.partition_of(%s, 2)",
         [COMMANDS, STREAM],
     )
@@ -305,7 +308,7 @@ def test_of_a_group_of_eventide_the_lowest_position_is_taken(reservation, connec
     (change,) = reservation(*arguments, "--identifier", "b")["changes"]
     assert change["after"] == [2]
     connection.execute("DELETE FROM reservation.groups")
-    connection.execute("DELETE FROM reservation.positions")
+    connection.execute("DELETE FROM reservation.leases")
     (change,) = reservation(*arguments, "--identifier", "c")["changes"]
     assert change["after"] == [0]  # of c nothing is known
 

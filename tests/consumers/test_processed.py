@@ -31,6 +31,7 @@ from tests.apps.once import (
 )
 from tests.support.consuming import hosted, until
 from tests.support.started import PATIENCE
+from tests.support.stored_positions import store_position
 
 BY_KEY = Processed(key="pay_id")
 DAY = timedelta(days=1)
@@ -502,10 +503,7 @@ WAITING = {
 def test_the_oldest_waiting_message_keeps_the_days(connection, store):
     """Days are kept from the oldest waiting message of the handler's own type on."""
     begun(connection, "till")
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, position, epoch) "
-        "VALUES ('shop', 'shop:command', 0, 0, 1)"
-    )
+    store_position(connection, "shop", "shop:command")
     write_aged(connection, store, *((f"done{days}", days) for days in (12, 10, 8, 6)))
     assert run(connection, till(KEPT)) == Counter(handled=4)
     found = {}
@@ -525,7 +523,7 @@ def let_wait(connection, store, dead, unread, settled=None):
     connection.execute("DELETE FROM message_store.messages WHERE data->>'payId' NOT LIKE 'done%'")
     write_aged(connection, store, *((f"dead{days}", days) for days in dead))
     connection.execute(
-        "UPDATE reservation.positions SET position = "
+        "UPDATE reservation.moves SET position = "
         "(SELECT max(global_position) FROM message_store.messages) WHERE consumer = 'till'"
     )
     connection.execute(
@@ -548,11 +546,7 @@ def test_in_a_group_the_partition_furthest_behind_keeps_the_days(connection, sto
     begun(connection, "till")
     write_aged(connection, store, ("a", 9), ("b", 7))
     run(connection, till(KEPT))
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, position, epoch) "
-        "VALUES ('till', %s, 1, 1, 1)",
-        [COMMANDS],
-    )
+    store_position(connection, "till", COMMANDS, 1, partition=1)
     assert prune(connection)[0] == {TILL: 1}
 
 
@@ -616,7 +610,7 @@ def handle_histories(connection, examples):
                     fails |= {str(n)} if what == "fail" else set()
                 case "redeliver":
                     connection.execute(
-                        "UPDATE reservation.positions SET position = greatest(position - %s, 0) "
+                        "UPDATE reservation.moves SET position = greatest(position - %s, 0) "
                         "WHERE consumer = %s",
                         [n, name],
                     )

@@ -248,6 +248,29 @@ def test_a_component_runs_in_a_thread_until_the_program_stops_it(store, database
     assert broken(connection) == {}
 
 
+@dataclass(frozen=True)
+class Ping:
+    ping_id: str
+
+
+def test_several_components_run_beside_each_other(store, database_url, connection):
+    """Each category in a thread of its own, whose handlers may wait for each other."""
+    ping, met = Component("ping", id="ping_id"), threading.Barrier(2, timeout=PATIENCE)
+    pong = Component("pong", id="ping_id")
+
+    def meet(command: Ping, entity: None, context: Context) -> None:
+        met.wait()
+
+    for component in (ping, pong):
+        component.handle(Ping, once=None)(meet)
+        store.write(Ping("1"), f"{component.name}:command-1")
+    with hosted([ping, pong], database_url) as thread:
+        done = "SELECT count(*) FROM reservation.positions WHERE position > 0"
+        until(lambda: connection.execute(done).fetchone() == (2,), thread)
+    with pytest.raises(DeclarationError, match="Two components are named 'ping'"):
+        consumers.run([ping, ping], database_url)
+
+
 def signalled(store, database_url, number):
     """Run the bank in the main thread until this signal comes."""
 
@@ -298,7 +321,7 @@ def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, c
         store.write(command, COMMANDS)
     consumers.drain(account, database_url)
     connection.execute(
-        "UPDATE reservation.positions SET message_id = gen_random_uuid()"
+        "UPDATE reservation.moves SET message_id = gen_random_uuid()"
         " WHERE category = 'accountTransaction'"
     )
     with pytest.raises(ForeignPositionError, match="accountTransaction"):

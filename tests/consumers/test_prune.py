@@ -16,6 +16,7 @@ from tests.apps.once import SENT, effects, pay, prepare, till
 from tests.support.commands import invoke_cli
 from tests.support.consuming import until
 from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.stored_positions import store_position
 
 OLD = ["bank:account", "--reservations-older-than", "90d"]
 
@@ -68,17 +69,13 @@ def add_letters(connection, state, stream_name, consumer="account", category=RES
 def move(connection, position, category=RESERVED):
     """Let a consumer have read a category up to a position."""
     connection.execute(
-        "UPDATE reservation.positions SET position = %s WHERE category = %s", [position, category]
+        "UPDATE reservation.moves SET position = %s WHERE category = %s", [position, category]
     )
 
 
 def add_position(connection, consumer, partition, position):
     """Let a partition of the reservations have been read up to a position."""
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES (%s, %s, %s, %s)",
-        [consumer, RESERVED, partition, position],
-    )
+    store_position(connection, consumer, RESERVED, position, partition)
 
 
 def reserved(store):
@@ -197,7 +194,7 @@ def test_progress_is_printed_with_what_stays_and_why(connection, store, cli):
 def test_messages_of_a_till_take_effect_once_while_it_is_pruned(connection, cli):
     """What is kept is recognized when it is read again."""
     assert cli("--apply").returncode == 0
-    connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
     connection.execute("DELETE FROM message_store.messages WHERE data->>'payId' IN ('2', '3', '4')")
     assert drain(connection, daily()).counts == {"duplicate": 2}
     assert effects(connection) == Counter("01234")
@@ -326,7 +323,7 @@ def test_pruning_waits_for_no_consumer(connection, store, database_url, prune):
         busy.execute(
             "SELECT reservation.lock_categories(ARRAY['account-1', %s])", [f"{RESERVED}-1"]
         )
-        busy.execute("SELECT FROM reservation.positions FOR UPDATE")
+        busy.execute("SELECT FROM reservation.leases FOR UPDATE")
         assert prune("--apply") == 1
 
 

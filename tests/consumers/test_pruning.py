@@ -33,6 +33,7 @@ from tests.consumers.test_prune import (
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted, until
 from tests.support.controls import COMMANDS, deposit
+from tests.support.stored_positions import store_position
 
 __all__ = ["processed"]  # a fixture
 
@@ -191,16 +192,12 @@ def test_archived_commands_that_are_still_needed_are_kept(connection, store):
     connection.execute(
         "UPDATE reservation.dead_letters SET category = %s WHERE global_position = 2", [SENT_TO]
     )
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES ('another', %s, 0, 5)",
-        [SENT_TO],
-    )
+    store_position(connection, "another", SENT_TO, 5)
     assert prune_everything(connection, 4, but=[1]) == {SENT_TO: 1}
     assert positions(connection, SENT_TO)[:7] == [1, 2, 4, 5, 6, 7, 8]
     assert prune_everything(connection, 8) == {SENT_TO: 2}
     assert positions(connection, SENT_TO)[:5] == [2, 5, 6, 7, 8]  # another is at 5
-    connection.execute("DELETE FROM reservation.positions")
+    connection.execute("DELETE FROM reservation.leases")
     assert prune_everything(connection, 8) == {}
 
 
@@ -288,10 +285,10 @@ def test_a_declared_subscriber_without_a_position_is_named(connection, database_
     member = "SELECT declaration::text FROM reservation.members WHERE consumer = 'audit'"
     with hosted(audit, database_url) as running:
         ((declaration,),) = until(lambda: connection.execute(member).fetchall(), running)
-    connection.execute("DELETE FROM reservation.positions WHERE consumer = 'audit'")
+    connection.execute("DELETE FROM reservation.leases WHERE consumer = 'audit'")
     connection.execute(
-        "INSERT INTO reservation.members (consumer, category, process, declaration) "
-        "VALUES ('audit', 'payment', 'p', %s)",
+        "INSERT INTO reservation.members (consumer, category, process, worker, declaration) "
+        "VALUES ('audit', 'payment', 'p', 'w', %s)",
         [declaration],
     )
     named = f"audit subscribes to {SENT_TO} and has no position there"

@@ -249,6 +249,10 @@ def test_connecting_ends_at_once_when_it_is_time_to_stop(database_url, log):
 REFUSALS = {
     "a full disk": ("53100", "could not extend file: No space left on device"),
     "a server that takes no writes": ("25006", "cannot execute INSERT in a read-only transaction"),
+    "a trigger that refuses": ("P0001", "not now"),
+    "a trigger that raises what moving a position may": ("RV001", "not now"),
+    "a trigger that raises what writing an event may": ("RV002", "not now"),
+    "a trigger that raises what reserving may": ("RV003", "not now"),
 }
 
 

@@ -3,6 +3,8 @@
 Many more, which hypothesis draws and shrinks, are played in `tests/soak/test_reference.py`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reference.drawing import Seeded, history
@@ -13,6 +15,7 @@ from tests.reference.world import differences
 CALM = [3, 10, 16, 83, 95, 215, 398]
 FAULTS = [48, 132, 215, 263, 293, 343]
 PARTITIONS = [18, 39, 224]
+AWAITED = [93, 112, 208, 233, 243, 260, 313, 371]
 
 
 @pytest.mark.parametrize("seed", CALM)
@@ -31,3 +34,11 @@ def test_faults_change_nothing_of_what_is_stored(database_url, seed):
 def test_partitions_change_nothing_of_what_is_stored(database_url, seed):
     """With partitions the results are equal, entity by entity."""
     assert not differences(database_url, history(Seeded(seed), apart=True))
+
+
+@pytest.mark.parametrize("seed", AWAITED)
+def test_calls_that_outlast_their_batch_change_nothing_of_what_is_stored(database_url, seed):
+    """The results are equal where no batch waits for its async calls, entity by entity."""
+    drawn = replace(history(Seeded(seed), apart=True), impatient=True)
+    assert any(role.is_async for role in drawn.plan.roles)
+    assert not differences(database_url, drawn)

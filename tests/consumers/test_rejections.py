@@ -208,7 +208,9 @@ def test_a_rejected_letter_is_handled(store, connection):
     component = till(**INTO)
     store.write(take(1, -1), SENT)
     drain(connection, component)
-    connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
+    connection.execute(
+        "UPDATE reservation.dead_letters SET state = 'waiting', next_attempt_at = now()"
+    )
     fixed = Component("till", entity=Till, id="till_id")
     fixed.message(Taken)
 

@@ -146,7 +146,7 @@ def test_each_partition_recognizes_it(connection, store, reservation, database_u
     named = "SELECT count(*) FROM reservation.positions WHERE message_id IS NULL"
     assert connection.execute(named).fetchone() == (0,)
     # One is far behind, so a change of their number carries the others' positions over.
-    connection.execute("UPDATE reservation.positions SET position = 0 WHERE partition = 2")
+    connection.execute("UPDATE reservation.moves SET position = 0 WHERE partition = 2")
     reservation("partitions", "bank:account", "2")
     assert not any(one["foreign"] for one in reservation("status", "--json")["partitions"])
     new_log(connection, store)
@@ -183,7 +183,7 @@ def test_a_snapshot_from_before_is_not_believed(connection, store):
     component = purse(snapshot_every=2)
     for amount in ("100", "13"):
         connection.execute(TRUNCATE)
-        connection.execute("UPDATE reservation.positions SET position = 0")
+        connection.execute("UPDATE reservation.moves SET position = 0")
         store.write([deposit(f"{amount}-{n}", amount) for n in range(10)], PURSE)
         drain(connection, component, batch_size=1)
         rows = connection.execute(
@@ -325,10 +325,10 @@ def test_nothing_is_pruned_by_a_position_of_another_log(connection, store, reser
     handle_some(connection, store, 50)
     foreign = positions(connection)[RESERVED]
     connection.execute(TRUNCATE)
-    connection.execute("UPDATE reservation.positions SET position = 0")
+    connection.execute("UPDATE reservation.moves SET position = 0")
     handle_some(connection, store, 20)
     connection.execute(
-        "UPDATE reservation.positions SET position = %s, message_id = %s WHERE category = %s",
+        "UPDATE reservation.moves SET position = %s, message_id = %s WHERE category = %s",
         [*foreign, RESERVED],
     )
     line = prune(connection, reservation, status=2).stderr
@@ -339,7 +339,7 @@ def test_nothing_is_pruned_by_a_position_of_another_log(connection, store, reser
 def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
     """It has none where its message was pruned."""
     handle_some(connection, store)
-    connection.execute("UPDATE reservation.positions SET message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET message_id = NULL")
     connection.execute("DELETE FROM message_store.messages WHERE global_position >= 6")
     assert positions(connection)[RESERVED] == (8, None)
     drain(connection)
@@ -352,7 +352,7 @@ def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
 def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connection, store):
     """A log from which messages were removed reaches it still; a new one does not."""
     handle_some(connection, store)
-    connection.execute("UPDATE reservation.positions SET message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET message_id = NULL")
     connection.execute("TRUNCATE message_store.messages")
     drain(connection)
     connection.execute(TRUNCATE)
@@ -404,7 +404,7 @@ def test_forgotten_records_are_rebuilt_from_the_log(connection, store):
     store.write([deposit("a", "1"), deposit("b", "2")], PURSE)
     drain(connection, component)
     connection.execute("DELETE FROM reservation.processed_messages")
-    connection.execute("UPDATE reservation.positions SET position = 0")
+    connection.execute("UPDATE reservation.moves SET position = 0")
     store.write([deposit("a", "1"), deposit("c", "3")], PURSE)
     counts = drain(connection, component).counts
     assert counts == {"redelivered": 2, "duplicate": 1, "handled": 1}

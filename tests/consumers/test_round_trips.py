@@ -62,7 +62,7 @@ def test_commands_of_a_batch_are_counted_by_what_becomes_of_them(connection, sto
     assert copies == [f"{RESERVED}-123+{key}" for key in ("d0", "d1", "d2", "w1", "k" * 700)]
 
 
-@pytest.mark.parametrize("state", ["09000", "23514", "P0001", "UE001"])
+@pytest.mark.parametrize("state", ["09000", "23514", "P0001", "UE001", "RV001", "RV002", "RV003"])
 def test_a_refusal_at_the_commit_is_that_of_a_message(connection, store, state):
     """What a deferred trigger refuses is a dead letter, whatever the trigger calls it."""
     connection.execute(
@@ -100,7 +100,7 @@ def test_a_consumer_that_is_woken_all_the_time_renews_its_lease(connection, stor
     with hosted(account, database_url) as thread:
 
         def renewed():
-            query = "SELECT max(expires_at) FROM reservation.leases"
+            query = "SELECT max(expires_at) FROM reservation.heartbeats"
             return connection.execute(query).fetchone()[0]
 
         first, sent = until(renewed, thread), 0

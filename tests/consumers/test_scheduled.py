@@ -30,7 +30,7 @@ def types(store, stream_name="order-1"):
 
 def set_back(connection):
     """Set all positions back, as if nothing had been handled."""
-    connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
 
 
 def scheduling(once=None, **when):
@@ -233,7 +233,7 @@ def test_time_that_cannot_pass_is_refused(database_url, connection, store):
 
 @pytest.mark.parametrize(
     ("notices", "delays"),
-    [("on", ["50ms"] * 5), ("off", ["2s", "2100ms", "2200ms"])],
+    [("on", ["500ms"] * 5), ("off", ["2s", "2100ms", "2200ms"])],
     ids=["notices", "polling"],
 )
 def test_an_idle_consumer_writes_on_time(connection, store, database_url, notices, delays):

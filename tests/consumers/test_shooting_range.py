@@ -17,6 +17,7 @@ from shooting_range.messages import FireAt, MoveTarget
 from tests.apps.bank import drain
 from tests.apps.idempotence import empty
 from tests.consumers.builders import Killer, read_again
+from tests.support.stored_positions import store_position
 
 GAME = "shootingRange:command-1"
 
@@ -88,10 +89,7 @@ def test_a_shot_that_was_never_handled_meets_the_newest_state(connection, store)
     """A late shot that was never handled is decided on the newest state."""
     store.write([FireAt("1", 5), MoveTarget("1", 5), FireAt("1", 5)], GAME)
     drain(connection, leader_board)
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, position, epoch)"
-        " VALUES ('shootingRange', 'shootingRange:command', 1, 1)"
-    )
+    store_position(connection, "shootingRange", "shootingRange:command", 1)
     assert drain(connection, shooting_range).counts == {"handled": 2}
     read_again(connection)
     assert drain(connection, shooting_range).counts == {"handled": 1, "redelivered": 2}

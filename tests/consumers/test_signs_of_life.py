@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from consumers.loop.consuming import consume
+from consumers.loop.consuming import Consumers, Part
+from consumers.options import Options
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import Stop
@@ -37,14 +38,8 @@ def test_each_message_that_is_handled_is_a_sign_of_life(store, database_url):
             stop.request()
 
     store.write([Count("1"), Count("1"), Count("1")], "counter:command-1")
-    log = Log("counter", "counter:command")
-    consume(
-        component,
-        "counter:command",
-        database_url,
-        stop,
-        batch_size=100,
-        telemetry=beats,
-        log=log,
-    )
+    part = Part(component, "counter:command", Log("counter", "counter:command"), beats)
+    running = Consumers([part], database_url, Options(batch_size=100), stop)
+    running.start()
+    running.join()
     assert seen[0] < seen[1] < seen[2]

@@ -28,7 +28,7 @@ def test_a_member_of_a_group_of_another_size(connection, database_url, only):
         "WHERE category = 'account:command' ORDER BY partition"
     )
     before = connection.execute(rows).fetchall()
-    assert refused(database_url, *only, "--member", "0", "--size", "2") == (
+    assert refused(database_url, *only, "--partitions", "2") == (
         "Error: The consumer account of account:command has 3 partitions, not 2; stop it "
         "everywhere and change that with `reservation partitions`"
     )
@@ -45,21 +45,21 @@ def test_the_consumer_of_reserved_commands_where_nothing_is_reserved(tmp_path, d
         "ping.handle(Ping, once=None)(lambda command, entity, context: None)\n"
     )
     only = ("--only", "reserved", "--app-dir", str(tmp_path), "--database-url", database_url)
-    assert "has no reservation category" in refuse_start("pinging:ping", *only)
+    assert "There is no reservation category in 'ping'" in refuse_start("pinging:ping", *only)
 
 
 @pytest.mark.parametrize(
     ("app", "options", "said"),
     [
-        (APP, ["--only", "reserved"], "has no reservation category"),
+        (APP, ["--only", "reserved"], "There is no reservation category in 'order'"),
         (
             APP,
             ["--only", "bill"],
-            "nor a category that the component 'order' reads: order:command, payment",
+            "nor a category that the components read: order:command, payment",
         ),
         (
             "tests.consumers.test_order:by_key",
-            ["--workers", "2"],
+            ["--partitions", "2"],
             "accountTransaction cannot have ",
         ),
     ],
@@ -103,9 +103,9 @@ def test_the_help_names_unit_and_default():
 
 def test_a_missing_right(connection, database_url):
     """The line names the right and the grant."""
-    connection.execute("REVOKE ALL ON reservation.positions FROM message_store")
+    connection.execute("REVOKE ALL ON reservation.leases FROM message_store")
     line = refused(conninfo.make_conninfo(database_url, options="-c role=message_store"))
-    assert "lacks INSERT on reservation.positions, SELECT on" in line
+    assert "lacks INSERT on reservation.leases, SELECT on" in line
     assert "`reservation store grants consumer message_store`" in line
 
 

@@ -17,11 +17,12 @@ from psycopg.rows import dict_row
 
 import consumers
 from reservation import Component, Key, Metadata
-from reservation.errors import DeclarationError
+from reservation.errors import DeclarationError, StoreError
 from reservation.strategies import StateBased
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.apps.bank import address, drain
 from tests.apps.once import prune, redeliver
+from tests.consumers.builders import retry_all
 from tests.support.awaiting import awaiting
 from tests.support.commands import invoke_cli
 from tests.support.consuming import until
@@ -564,7 +565,7 @@ def test_a_dead_letter_is_handled_on_the_state_of_its_turn(connection, store):
     assert drain(connection, component).counts == {"handled": 2, "dead": 1, "parked": 1}
     assert (totals(store), len(versions(connection))) == ([1], 1)
     broken.clear()
-    connection.execute("UPDATE reservation.dead_letters SET state = 'retry' WHERE state = 'dead'")
+    retry_all(connection)
     drain(connection, component)
     assert (totals(store), totals(store, "tally-2")) == ([1, 3, 6], [10])
 
@@ -652,6 +653,18 @@ def test_a_message_whose_former_state_is_incomplete_is_expired(connection, store
     redeliver(connection, 2)
     assert drain(connection, component).counts == {"dead": 1}
     assert errors(connection)[0][0] == "expired"
+
+
+def test_a_newest_state_that_is_incomplete_is_no_fault_of_a_message(connection, store):
+    """Where the store was damaged, no message is handled or given up."""
+    store.write([Add("1")] * 2, SENT)
+    component = tally(StateBased("delta"))
+    drain(connection, component)
+    connection.execute("DELETE FROM reservation.states WHERE position = 0")
+    store.write(Add("1"), SENT)
+    with pytest.raises(StoreError, match="builds on versions that are missing"):
+        drain(connection, component)
+    assert errors(connection) == []
 
 
 def test_a_backlog_that_is_older_than_the_window_is_new_all_the_same(connection, store):

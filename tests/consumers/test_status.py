@@ -10,6 +10,7 @@ import pytest
 from tests.support.commands import invoke_cli
 from tests.support.consuming import until
 from tests.support.started import PATIENCE
+from tests.support.stored_positions import store_position
 
 COMMANDS = "account:command"
 
@@ -35,11 +36,7 @@ def group(connection, positions, *, category=COMMANDS, consumer="account", carri
         [consumer, category, len(positions), carried],
     )
     for partition, position in enumerate(positions):
-        connection.execute(
-            "INSERT INTO reservation.positions (consumer, category, partition, position) "
-            "VALUES (%s, %s, %s, %s)",
-            [consumer, category, partition, position],
-        )
+        store_position(connection, consumer, category, position, partition)
 
 
 def left(connection, partition, partitions, position):
@@ -125,20 +122,21 @@ def test_what_was_handled_in_earlier_partitions_is_not_counted(connection, statu
 def test_dead_letters_are_counted_where_they_belong(connection, status, table):
     """In the partition of their stream, if they are open."""
     group(connection, [100, 100])
-    states = ["dead", "parked", "parked", "retry", "handled", "handled", "handled", "discarded"]
+    states = ["dead", "parked", "parked", "waiting", "handled", "handled", "handled", "discarded"]
     connection.execute(
         "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
-        "message_id, stream_name, type, state, reason, process) "
+        "message_id, stream_name, type, state, reason, process, next_attempt_at) "
         "SELECT 'account', %s, n, gen_random_uuid(), 'account:command-7', 'Deposit', state, "
-        "'HandlerError', 'a:1' FROM unnest(%s::text[]) WITH ORDINALITY AS s (state, n)",
+        "'HandlerError', 'a:1', CASE state WHEN 'waiting' THEN now() END"
+        " FROM unnest(%s::text[]) WITH ORDINALITY AS s (state, n)",
         [COMMANDS, states],
     )
     (where,) = connection.execute(
         "SELECT reservation.partition_of('account:command-7', 2)"
     ).fetchone()
-    counts = of_each(status(), "dead", "parked", "retry")
+    counts = of_each(status(), "dead", "parked", "waiting")
     assert (counts[where], counts[1 - where]) == ((1, 2, 1), (0, 0, 0))
-    assert "1 dead, 2 parked, 1 to retry" in table()
+    assert "1 dead, 2 parked, 1 waiting" in table()
 
 
 def test_an_auditor_may_run_status(connection, database_url, status):
@@ -194,7 +192,6 @@ def test_the_json_is_as_documented(connection, status):
         "holder": None,
         "dead": 0,
         "parked": 0,
-        "retry": 0,
         "waiting": 0,
         "nextAttemptAt": None,
     }
@@ -295,11 +292,11 @@ def test_a_holder_without_lease_or_session_is_gone(connection, database_url, sta
     group(connection, [0, 0, 0, 0, 0])
     with psycopg.connect(database_url, autocommit=True) as theirs:
         join = (
-            "WITH joined AS (INSERT INTO reservation.members (consumer, category, process) "
-            "VALUES ('account', %s, 'host:' || %s) RETURNING member), "
-            "lease AS (INSERT INTO reservation.leases (member, expires_at) "
+            "WITH joined AS (INSERT INTO reservation.members (consumer, category, process, worker)"
+            " VALUES ('account', %s, 'host:' || %s, 'w') RETURNING member), "
+            "lease AS (INSERT INTO reservation.heartbeats (member, expires_at) "
             "SELECT member, now() + %s::interval FROM joined) "
-            "UPDATE reservation.positions SET holder = member FROM joined WHERE partition = %s"
+            "UPDATE reservation.leases SET holder = member FROM joined WHERE partition = %s"
         )
         for partition, until_ in enumerate(("1 minute", "-1 second", "1 minute")):
             theirs.execute(join, [COMMANDS, partition, until_, partition])
@@ -307,7 +304,7 @@ def test_a_holder_without_lease_or_session_is_gone(connection, database_url, sta
             "SELECT pg_advisory_lock(-1201006963, member::integer) FROM reservation.members "
             "WHERE process <> 'host:2'"
         )
-        theirs.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 3")
+        theirs.execute("UPDATE reservation.leases SET holder = 999 WHERE partition = 3")
         assert of_each(status(), "holder") == [
             ({"process": "host:0", "gone": False},),
             ({"process": "host:1", "gone": True},),

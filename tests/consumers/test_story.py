@@ -220,7 +220,7 @@ def test_a_command_that_waits_for_its_next_attempt(connection, tell):
     assert datetime.fromisoformat(first["nextAttemptAt"])
     assert outcomes(story) == [
         "Waits for its next attempt, after 1 failed",
-        f"Parked behind the dead letter at {first['globalPosition']}",
+        f"Parked behind the message at {first['globalPosition']}",
     ]
     assert parked["behind"] == first["globalPosition"]
 

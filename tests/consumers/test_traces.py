@@ -434,7 +434,7 @@ def test_a_redelivery_of_what_was_committed_changes_nothing(
             "SELECT id, stream_name, metadata FROM message_store.messages ORDER BY global_position"
         )
         before = connection.execute(stored).fetchall()
-        connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+        connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
         drained = consumers.drain(till(handler), database_url)
     assert drained.counts == {"duplicate": 3, "redelivered": 3}
     assert connection.execute(stored).fetchall() == before
@@ -454,7 +454,7 @@ def test_states_in_versions_publish_the_same_in_another_trace(
         store.write(Sell("1", "a"), f"{COMMANDS}-1")
         consumers.drain(component, database_url)
         connection.execute(
-            "UPDATE reservation.positions SET position = 0, message_id = NULL WHERE category = %s",
+            "UPDATE reservation.moves SET position = 0, message_id = NULL WHERE category = %s",
             [COPIES],
         )
         drained = consumers.drain(component, database_url)

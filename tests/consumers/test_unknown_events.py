@@ -13,6 +13,7 @@ from reservation.strategies import MessageIdInEvents, PositionInEvents, StateBas
 from reservation.testing import check_deterministic
 from tests.apps.bank import address, drain
 from tests.apps.changing import SENT, Added, CoinPut, Jar, Put, Refused, jar, puts, raw
+from tests.consumers.builders import retry_all
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def test_a_letter_is_handled_once_the_type_is_declared(connection, store, how):
         component.message(Renamed)
     else:
         component.project(Renamed)(lambda entity, event: None)
-    connection.execute("UPDATE reservation.dead_letters SET state = 'retry' WHERE state = 'dead'")
+    retry_all(connection)
     drain(connection, component)
     assert [m.type for m in store.read_stream("jar-1")] == ["Renamed", "Added", "Added"]
 

@@ -1,4 +1,4 @@
-"""Processes that share a category, of a group of a fixed size."""
+"""Processes that share a category."""
 
 import time
 
@@ -65,21 +65,20 @@ def wait_until_read(connection, last, *running):
 def test_two_members_handle_every_message_once_between_them(
     connection, database_url, tmp_path, monkeypatch
 ):
-    """Each stream belongs to one member, in order; streams without an id to the first."""
+    """Each stream belongs to one member, in order; streams without an id to the first partition."""
     (tmp_path / "notes.py").write_text(APP)
     connection.execute(
         "CREATE TABLE noted (n serial, member text, stream_name text, position bigint)"
     )
-    options = ("--app-dir", str(tmp_path), "--batch-size", "7", "--size", "2", "--member")
-    written = write_notes(connection, range(5))
+    options = ("--app-dir", str(tmp_path), "--batch-size", "7", "--partitions", "2")
     monkeypatch.setenv("NOTES_BY", "0")
-    with Started(database_url, *options, "0", app="notes:notes") as first:
+    with Started(database_url, *options, app="notes:notes") as first:
+        assert first.wait_for("consumer_started")["partitions"] == [0, 1]
         monkeypatch.setenv("NOTES_BY", "1")
-        with Started(database_url, *options, "1", app="notes:notes") as second:
-            assert first.wait_for("consumer_started")["partitions"] == [0]
+        with Started(database_url, *options, app="notes:notes") as second:
+            assert first.wait_for("partitions_left")["partitions"] == [0]
             assert second.wait_for("consumer_started")["partitions"] == [1]
-            for name, positions in write_notes(connection, range(5, 10)).items():
-                written[name] += positions
+            written = write_notes(connection, range(10))
             last = max(positions[-1] for positions in written.values())
             wait_until_read(connection, last, first, second)
             assert (first.stop(), second.stop()) == (0, 0)

@@ -97,7 +97,8 @@ def test_all_that_a_handler_logs_is_json_with_its_message(connection, store, dat
             for name in ("paying 0", "paid", "looked up", "failed", "log_call_failed")
         }
         attempts = [started.wait_for("attempt_failed", attempt=number) for number in (1, 2)]
-        assert started.process.wait(PATIENCE) == 0
+        started.wait_for("process_died", how="status 0")
+        assert started.stop() == 0
         log = started.log
     (first,) = store.read_stream(f"{CATEGORY}-0")
     about = {"consumer": "till", "category": CATEGORY, "type": "Pay", "entity": "till-0"}
@@ -107,7 +108,7 @@ def test_all_that_a_handler_logs_is_json_with_its_message(connection, store, dat
     assert [events[name]["level"] for name in ("paying 0", "looked up")] == ["info", "debug"]
     assert events["failed"]["exception"].endswith("KeyError: 'shown'")
     assert events["log_call_failed"]["entity"] == "till-2"
-    assert [event["outcome"] for event in attempts] == ["retried", "dead"]
+    assert [event["outcome"] for event in attempts] == ["waiting", "dead"]
     for event in attempts:
         assert event["exception"].startswith("Traceback (most recent call last):\n")
         assert event["exception"].endswith("ValueError: of a handler")

@@ -32,9 +32,9 @@ def test_metrics_and_health_of_all_processes_are_at_one_port(
     All that the documented alerts and the dashboard ask for is there.
     """
     app = Holding(tmp_path)
-    letters(connection, [("dead", None), ("parked", None), ("dead", "1 h")])
+    letters(connection, [("dead", None), ("parked", None), ("waiting", "1 h")])
     store.write([open_(), deposit("d1"), deposit(HELD), deposit("d1")], STREAM)
-    with app.start(database_url, "--workers", "2", kind=Watched) as started:
+    with app.start(database_url, "--workers", "2", "--partitions", "16", kind=Watched) as started:
         app.wait()
         started.ready()
         assert started.ask("/livez") == (200, "ok\n")

@@ -1,6 +1,8 @@
 """Stopping while a handler is at work: in time, whatever the handler does."""
 
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -10,6 +12,22 @@ from tests.apps.holding import HELD, Holding
 from tests.support.controls import COMMANDS, deposit, open_
 from tests.support.started import PATIENCE, wait_until_gone
 
+ENDING = """
+import os, signal
+from consumers.runtime.stopping import Stop
+
+class AtTheEnd:
+    # Python has restored the default of signals by then, and other threads do not block them.
+    def __del__(self, kill=os.kill, pid=os.getpid(), mask=signal.pthread_sigmask, s=signal):
+        mask(s.SIG_UNBLOCK, [s.SIGTERM])
+        kill(pid, s.SIGTERM)
+        print("signalled")
+
+at_the_end = AtTheEnd()
+with Stop(ends_process=True):
+    pass
+"""
+
 
 @pytest.fixture
 def deaf(tmp_path, store):
@@ -18,9 +36,9 @@ def deaf(tmp_path, store):
     return Holding(tmp_path, "deaf")
 
 
-def consumers(started):
-    """Return the processes of both consumers."""
-    return psutil.Process(started.process.pid).children()[-2:]
+def processes(started):
+    """Return the process that runs the consumers, which is the only one of its host."""
+    return psutil.Process(started.process.pid).children()
 
 
 def test_what_exceeds_the_grace_period_is_ended_and_handled_after_a_restart(
@@ -72,12 +90,11 @@ def test_a_process_that_hangs_is_killed_by_its_supervisor(database_url, store, d
     """One that does not run at all, as after SIGSTOP, cannot end itself."""
     with deaf.start(database_url, "--grace", "0.1") as started:
         deaf.wait()
-        hanging = consumers(started)
-        for consumer in hanging:
-            consumer.suspend()
+        (hanging,) = processes(started)
+        hanging.suspend()
         assert started.stop() == 0
-        assert started.log.count("batch_abandoned") == 2
-        assert not any(consumer.is_running() for consumer in hanging)
+        assert started.log.count("batch_abandoned") == 1  # of the one that had a message at hand
+        assert not hanging.is_running()
     assert event_types(store) == ["Opened"]
 
 
@@ -87,9 +104,15 @@ def test_consumers_whose_supervisor_was_killed_end_despite_their_handlers(
     """They notice it by themselves, and free what they have locked."""
     with deaf.start(database_url, "--grace", "0.1") as started:
         deaf.wait()
-        left = consumers(started)
+        left = processes(started)
         started.process.kill()
         _, alive = psutil.wait_procs(left, PATIENCE)
         assert alive == []
     assert wait_until_gone(admin, database_url)
     assert event_types(store) == ["Opened"]
+
+
+def test_a_process_that_is_asked_to_stop_again_as_it_ends_has_stopped():
+    """Service managers send a signal to the host and to its processes, at about the same time."""
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "signalled\n")

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def started(database_url, receiver, *arguments, **variables):
-    """Start the consumers of the till, each in a process of its own, with their traces."""
+    """Start consumers of the till, with their traces."""
     return Started(
         database_url,
         *arguments,
@@ -31,8 +31,13 @@ def test_one_trace_leads_over_three_processes_and_a_kill(store, database_url, tm
     with (
         Receiver() as receiver,
         started(
+            database_url, receiver, "--only", "commands", OTEL_BSP_SCHEDULE_DELAY="600000"
+        ) as commands,
+        started(
             database_url,
             receiver,
+            "--only",
+            "reserved",
             TILL_DIES=str(tmp_path / "died"),
             OTEL_BSP_SCHEDULE_DELAY="600000",
         ) as consumers,
@@ -40,11 +45,11 @@ def test_one_trace_leads_over_three_processes_and_a_kill(store, database_url, tm
     ):
         with here.tracer.start_as_current_span("request"):
             store.write(Sell("1", "a"), f"{COMMANDS}-1")
-        consumers.wait_for("consumer_died", category=COPIES)
+        consumers.wait_for("process_died")
         sold = consumers.wait_for("sold")
         consumers.wait_for("batch_committed", category=COPIES)
         assert receiver.requests == 0
-        assert consumers.stop() == 0
+        assert (commands.stop(), consumers.stop()) == (0, 0)
         spans = receiver.wait(lambda spans: len(spans) >= 2)
     sent, request = here.all()
     (reserved,), (handled,) = (

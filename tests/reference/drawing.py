@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
@@ -97,15 +98,28 @@ def history(
     kills: int = 2,
     kinds: Sequence[str] = FAULTS,
     raised: Sequence[str] = tuple(RAISED),
+    failing: bool = False,
 ) -> History:
-    """Draw a component and its history."""
+    """Draw a component and its history.
+
+    A message that is tried again comes after those of other entities. So handlers fail first, and
+    then succeed, only where entities share nothing, or where there is but one.
+    """
     partitions = chance.pick([2, 3, 16]) if apart else 1
     made = plan(chance, apart=apart, attempts=kills + 3, raised=raised)
-    things = ["0", "1"] if not apart else [f"{n}{m}" for n in range(len(made.roles)) for m in "012"]
+    if failing:
+        roles = tuple(_failing_first(chance, role) for role in made.roles)
+        made = replace(made, roles=roles)
+    things = (
+        ["0", "1"][: 1 if failing else 2]
+        if not apart
+        else [f"{n}{m}" for n in range(len(made.roles)) for m in "012"]
+    )
     counter = iter(range(1000))
 
     def sent(chance: Chance) -> Sent:
-        return _sent(chance, made, things, next(counter), apart=apart)
+        sent = _sent(chance, made, things, next(counter), apart=apart)
+        return replace(sent, flaw="") if failing and not apart else sent
 
     def action(chance: Chance) -> Send | Run | Back:
         what = chance.pick(["send", "run", "run", "back"])
@@ -121,7 +135,7 @@ def history(
 
     first = Send(chance.many(sent, 1, 12))
     actions = (first, *chance.many(action, 0, 4), run(chance), Run())
-    return History(made, partitions, actions)
+    return History(made, partitions, actions, impatient=sometimes(chance, 40))
 
 
 def plan(chance: Chance, *, apart: bool, attempts: int, raised: Sequence[str]) -> Plan:
@@ -158,10 +172,17 @@ def _role(chance: Chance, name: str, raised: Sequence[str], *, entity: bool, apa
         chance.pick(list(KEYS)),
         chance.pick(["thingA", "thingB"]),
         led=apart or not sometimes(chance, 30),
-        alone=sometimes(chance, 10),
         form=chance.pick(["list", "tuple"]),
         awaited=sometimes(chance, 30),
     )
+
+
+def _failing_first(chance: Chance, role: Role) -> Role:
+    """Let the first calls for each message fail at the end of the program."""
+    row = (Row(),) if chance.pick([True, False]) else ()
+    failure = Raise("ValueError", chance.pick([1, 1, 2]))
+    steps = [step for step in role.steps if not isinstance(step, Raise | Nothing | When)]
+    return replace(role, steps=(*row, *steps, failure))
 
 
 def _step(chance: Chance, further: Sequence[str], raised: Sequence[str], *, apart: bool) -> Step:
@@ -187,7 +208,7 @@ def _step(chance: Chance, further: Sequence[str], raised: Sequence[str], *, apar
         return When(chance.pick(["entity", "command"]), chance.number(1, 6))
     if what == 17:
         kind = chance.pick(["ValueError", *raised])
-        return Raise(kind, chance.pick([None, 1, 2]))
+        return Raise(kind, chance.pick([None, 1, 2]) if apart else None)
     return chance.pick([Nothing(), Repeat(), Row(), Row()])
 
 

@@ -126,8 +126,16 @@ Action = Send | Run | Back
 
 @dataclass(frozen=True)
 class History:
-    """A component and its history."""
+    """A component and its history.
+
+    Attributes:
+        plan: the component.
+        partitions: how many its categories have.
+        actions: what happens, in order.
+        impatient: whether batches wait for no async call.
+    """
 
     plan: Plan
     partitions: int
     actions: tuple[Action, ...]
+    impatient: bool = False

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reservation import Component, Key
+from reservation.declaration.table import declarations
+from reservation.handlers.retry import Retry
 from reservation.strategies import (
     MessageIdInEvents,
     PositionInEvents,
@@ -49,10 +51,8 @@ class Role:
         key: the idempotence key, a name of `KEYS`.
         into: the reservation category.
         led: whether the entity leads the reservation streams.
-        alone: whether each message has a transaction of its own.
         form: what the handler returns its events in.
-        awaited: whether the handler is async, if it can be: it uses no connection, and shares its
-            transaction.
+        awaited: whether the handler is async, if it can be: it uses no connection.
     """
 
     command: str
@@ -62,7 +62,6 @@ class Role:
     key: str = "key"
     into: str = "thingA"
     led: bool = True
-    alone: bool = False
     form: str = "list"
     awaited: bool = False
 
@@ -70,7 +69,7 @@ class Role:
     def is_async(self) -> bool:
         """Whether the handler is async."""
         uses_connection = any(isinstance(step, Row) for step in self.steps)
-        return self.awaited and not uses_connection and not self.alone
+        return self.awaited and not uses_connection
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,8 @@ def build(plan: Plan, folder: str = "") -> Component:
         replies_to="caller",
         snapshot_every=plan.snapshot_every if plan.entity else None,
     )
+    # No result depends on the pauses between attempts.
+    declarations(component).default_retry = Retry(attempts=plan.attempts, first="1ms", most="1ms")
     calls = Calls(folder)
     for role in plan.roles:
         _declare(component, role, calls)
@@ -120,14 +121,14 @@ def build(plan: Plan, folder: str = "") -> Component:
 
 
 def _declare(component: Component, role: Role, calls: Calls) -> None:
-    command, transaction = COMMANDS[role.command], "message" if role.alone else "batch"
+    command = COMMANDS[role.command]
     if role.how == "initiate":
 
         def initiate(command, context):
             return handle(role.steps, role.form, calls, command, None, context)
 
         initiator = awaited(initiate) if role.is_async else initiate
-        component.initiate(command, ignoring="sent", transaction=transaction)(initiator)
+        component.initiate(command, ignoring="sent")(initiator)
         return
     key: Any = None
     if role.how == "reserve":
@@ -144,7 +145,7 @@ def _declare(component: Component, role: Role, calls: Calls) -> None:
 
     handler = awaited(decide) if role.is_async else decide
     once = ONCE[role.once]
-    component.handle(command, key=key, once=once, transaction=transaction)(handler)
+    component.handle(command, key=key, once=once)(handler)
 
 
 def _projector(steps: tuple[Step, ...]) -> Any:

@@ -17,7 +17,7 @@ SURROUNDINGS = ["insert revoked", "update revoked", "select revoked", "sequence"
 
 _RIGHTS = {
     "insert revoked": "INSERT ON message_store.messages",
-    "update revoked": "UPDATE ON reservation.positions",
+    "update revoked": "UPDATE ON reservation.leases",
     "select revoked": "SELECT ON message_store.messages",
 }
 
@@ -37,7 +37,7 @@ class Surroundings:
         control = self.control
         if not control.execute("SELECT FROM pg_roles WHERE rolname = %s", [ROLE]).fetchall():
             control.execute(f"CREATE ROLE {ROLE} LOGIN")
-        granted = "SELECT has_table_privilege(%s, 'reservation.positions', 'UPDATE')"
+        granted = "SELECT has_table_privilege(%s, 'reservation.leases', 'UPDATE')"
         if not control.execute(granted, [ROLE]).fetchall()[0][0]:
             grant(control, "consumer", ROLE)
 

@@ -12,20 +12,23 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection, conninfo
+from psycopg.pq import ConnStatus
 from structlog.testing import capture_logs
 
-from consumers.dead_letters.failure import Failure
+from consumers.failures.failure import Failure
 from consumers.group.administration import apply_changes, find_idle, plan_move
-from consumers.group.membership import GroupShare
+from consumers.loop import draining
 from consumers.loop.consumer import Consumer
+from consumers.options import Options
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
 from reservation import MessageStore
 from reservation.errors import StoreError
-from reservation.idempotence.state_based.states import States
+from reservation.idempotence.state_based.states import looking
 from reservation.postgres.connection import connect
+from reservation.store.statements import run
 from reservation.testing.reference.interpreter import Interpreter, Taken
 from reservation.testing.reference.log import MemoryLog
 from tests.apps.idempotence import empty
@@ -39,6 +42,10 @@ RESTARTS = 60  # of a consumer, until it counts as standing still
 
 # What a store that can have outages is asked for, at an exchange of a consumer with the server.
 OUTAGES = ["crash", "failover"]
+
+
+# Seconds until the next attempt, at most, for which a consumer here waits.
+SOON = 1.0
 
 
 class Died(BaseException):
@@ -61,20 +68,21 @@ class Now(Stop):
 
 
 class Draining(Consumer):
-    """Stops where its category ends."""
+    """Stops where its category ends, and no message is tried again soon."""
 
-    def _wait(self, stop: Stop) -> bool:
-        stop.request()
+    def _wait(self, connection: Connection[Any], stop: Stop) -> bool:
+        if self._running:
+            return super()._wait(connection, stop)
+        if self._due.seconds > SOON:
+            stop.request()
         return False
 
 
-class Counting(Telemetry):
-    """Counts the outcomes of the messages."""
+class Counting(draining.Counting):
+    """Counts the outcomes of the messages, and lets consumers wait for the database."""
 
-    counts: Counter[str]
-
-    def committed(self, counts: Any, seconds: float) -> None:
-        self.counts.update(counts)
+    def lacks_database(self, error: Exception) -> None:
+        Telemetry.lacks_database(self, error)
 
 
 class Faulty(Session):
@@ -106,7 +114,7 @@ class Faulty(Session):
                 end(self.surroundings.control, connection)
                 raise Died
             if kind == "cut after":
-                end(self.surroundings.control, connection)
+                cut(self.surroundings.control, connection)
                 raise psycopg.OperationalError("the connection was cut")
             return result
 
@@ -120,6 +128,14 @@ def end(control: Connection[Any], connection: Connection[Any]) -> None:
     connection.pgconn.finish()
     while control.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall():
         pass
+
+
+def cut(control: Connection[Any], connection: Connection[Any]) -> None:
+    """End a connection as the server or the network does."""
+    terminate(control, connection)
+    while connection.pgconn.status != ConnStatus.BAD:
+        with contextlib.suppress(psycopg.OperationalError):
+            connection.pgconn.consume_input()
 
 
 def terminate(control: Connection[Any], connection: Connection[Any]) -> None:
@@ -141,11 +157,14 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
             continue
         for message, _ in part:
             id_, *rest = message.row
-            with contextlib.suppress(psycopg.errors.UniqueViolation):
+            try:
                 connection.execute(
                     "SELECT message_store.write_message(%s::varchar, %s, %s, %s::jsonb, %s::jsonb)",
                     [str(id_), *rest],
                 )
+            except psycopg.errors.UniqueViolation as error:
+                if error.diag.constraint_name != "messages_id":  # the sequence was set back
+                    raise StoreError("The message was not written") from error
 
 
 class World:
@@ -153,6 +172,7 @@ class World:
 
     def __init__(self, address: str) -> None:
         self.owner = address
+        self.telemetry = Counting()
         self.counts: Counter[str] | None = None
         self.sender: Connection[Any] | None = None  # where it is another than that of `control`
         self.address = conninfo.make_conninfo(address, user=ROLE)
@@ -184,7 +204,9 @@ class World:
 
     def play(self, history: History) -> None:
         """Play one step of the history."""
-        self.plan, self.counts = history.plan, Counter[str]()
+        self.plan, self.telemetry = history.plan, Counting()
+        self.impatient = history.impatient
+        self.counts = self.telemetry.counts
         self.component = build(self.plan)
         for action in history.actions:
             self.before(action)
@@ -201,8 +223,12 @@ class World:
             "SELECT EXISTS (SELECT FROM message_store.messages m"
             " WHERE message_store.category(m.stream_name) = %(category)s AND m.global_position >"
             "  coalesce((SELECT min(position) FROM reservation.positions"
-            "   WHERE category = %(category)s), 0))",
-            {"category": category},
+            "   WHERE category = %(category)s), 0))"
+            " OR EXISTS (SELECT FROM reservation.dead_letters"
+            "   WHERE category = %(category)s AND state = 'waiting'"
+            "   AND next_attempt_at < now() + make_interval(secs => %(soon)s))"
+            " OR EXISTS (SELECT FROM reservation.parked_heads('thing', %(category)s, NULL, 1, 1))",
+            {"category": category, "soon": SOON},
         ).fetchall()[0]
         return bool(found)
 
@@ -223,23 +249,26 @@ class World:
 
     def drain(self, category: str, size: int, faults: dict[int, str], partitions: int) -> None:
         exchanges = 0
+        known = self.control.execute(
+            "SELECT FROM reservation.groups WHERE category = %s", [category]
+        ).fetchall()
+        share = None if known else partitions
         for _ in range(RESTARTS):
             stop, log = Now(), Log("thing", category)
             stop.mend = self.surroundings.mend
             session = Faulty(self.address, "reservation chaos", log, until=stop)
             session.faults, session.exchanges = faults, exchanges
             session.surroundings, session.outage = self.surroundings, self.outage
-            telemetry = Counting()
-            telemetry.counts = self.counts
             consumer = Draining(
                 session,
                 self.component,
                 category,
-                batch_size=size,
-                share=GroupShare(to_begin_with=partitions),
-                telemetry=telemetry,
+                Options(size, partitions=share),
+                telemetry=self.telemetry,
                 log=log,
             )
+            if self.impatient:
+                consumer._event_loop.patience = 0.0
             try:
                 with session:
                     consumer.run(stop)
@@ -258,7 +287,10 @@ class World:
 
     def back(self, messages: int) -> None:
         """Set positions back, as an operator does, unless messages wait behind others."""
-        waiting = "SELECT FROM reservation.dead_letters WHERE entity IS NOT NULL LIMIT 1"
+        waiting = (
+            "SELECT FROM reservation.dead_letters"
+            " WHERE entity IS NOT NULL AND state <> 'handled' LIMIT 1"
+        )
         if self.control.execute(waiting).fetchall():
             return
         for category in self.plan.categories:
@@ -277,6 +309,8 @@ class World:
         found = stored(self.control)
         ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
         expected, rows = interpret(history, ids)
+        if depends_on_time(history, expected):
+            return []
         differences = list(compare(found, expectation(expected, rows), "the store"))
         calm = not any(
             isinstance(action, Back) or getattr(action, "faults", ()) for action in history.actions
@@ -284,6 +318,24 @@ class World:
         if calm and self.counts is not None and +self.counts != +expected.counts:
             differences.append(f"counts are {self.counts}, not {expected.counts}")
         return differences
+
+
+def depends_on_time(history: History, expected: Interpreter) -> bool:
+    """Return whether the result depends on when messages that failed are tried again.
+
+    It does where messages of several entities share streams or keys, and one of them is tried
+    again, or is awaited, after others have been handled.
+    """
+    sent = [
+        one for action in history.actions if isinstance(action, Send) for one in action.messages
+    ]
+    things = {one.thing for one in sent}
+    tried_again = any(
+        taken.error is not None and reason_of(taken) == "failed"
+        for taken in expected.letters.values()
+    )
+    awaited = history.impatient and any(role.is_async for role in history.plan.roles)
+    return history.partitions == 1 and len(things) > 1 and (tried_again or awaited)
 
 
 class Recorder:
@@ -373,23 +425,29 @@ def stored(connection: Connection[Any]) -> dict[str, Any]:
         [LATE],
     ).fetchall()
     letters = execute(
-        "SELECT d.category, d.stream_name, m.position, d.reason, d.entity, d.state"
+        "SELECT d.category, d.stream_name, m.position, d.reason, d.entity"
         " FROM reservation.dead_letters d"
         " JOIN message_store.messages m USING (global_position)"
+        " WHERE d.state <> 'handled'"
     ).fetchall()
     streams = execute("SELECT DISTINCT stream_name FROM reservation.states").fetchall()
     return {
         "messages": by_stream(rows),
         "letters": {
             f"{of} {name} {at}": [FAILED.get(reason, reason), entity]
-            for of, name, at, reason, entity, _ in letters
+            for of, name, at, reason, entity in letters
         },
         "states": {
-            name.replace(":state", "", 1): json.loads(States(connection).newest(name) or "null")
-            for (name,) in streams
+            name.replace(":state", "", 1): newest_state(connection, name) for (name,) in streams
         },
         "rows": sorted(row for (row,) in execute("SELECT message FROM chaos_rows").fetchall()),
     }
+
+
+def newest_state(connection: Connection[Any], stream_name: str) -> Any:
+    """Return the newest state of a stream."""
+    (stored,) = run(connection, looking([(stream_name, str(uuid.uuid4()))]))
+    return None if stored.before is None else json.loads(stored.before.text)
 
 
 # A message on which the process was killed too may be given up for either.

@@ -29,7 +29,6 @@ both = pytest.mark.parametrize("client", CLIENTS)
 FOR_CONSUMERS = {
     "stored_ids",
     "lock_categories",
-    "read_events",
     "write_encoded",
     "schedule_encoded",
 }

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from reservation.errors import DatabaseUnavailableError
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange.exchange import Beginning, exchange, send
+from reservation.postgres.exchange.exchange import exchange
 from reservation.postgres.exchange.keeping_connection import KeepingConnection
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.exchange.transaction import run_transaction, transaction_of, was_refused
@@ -214,108 +214,18 @@ def test_only_the_transaction_of_the_block_is_committed_so(keeping):
     assert kept(keeping) == []
 
 
-def test_what_was_sent_is_answered_later(keeping):
-    """Statements run with their commit, and a read after it, before their answers are taken."""
-    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
-    with transaction_of(keeping, [keep(1)]):
-        later = Request(b"SELECT count(*), pg_current_xact_id_if_assigned()::text FROM kept", ())
-        sent = send(keeping, [keep(2), Request(b"SELECT 7", ())], later)
-        with pytest.raises(psycopg.ProgrammingError, match="in use for what was sent"):
-            keeping.execute("SELECT 1")
-        assert [answer.rows for answer in sent.answers()] == [[], [(7,)]]
-    assert sent.was_disturbed
-    assert sent.later.rows == [(2, None)]  # in a transaction of its own
-    assert kept(keeping) == [1, 2]
-
-
-def test_a_read_after_the_commit_may_fail(keeping):
-    """A read after the commit that fails leaves the commit as it is."""
-    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
-    with transaction_of(keeping):
-        sent = send(keeping, [keep(1)], Request(b"SELECT 1 / %s::integer", [0]))
-        sent.answers()
-    assert (kept(keeping), sent.later) == ([1], None)
-
-
-def test_a_statement_that_was_sent_and_fails_keeps_all_after_it_from_being_run(keeping):
-    """Where one fails, neither the commit nor the read after it is run."""
-    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
-    found = []
-
-    def write_twice():
-        with transaction_of(keeping, [keep(1)]):
-            found.append(send(keeping, [keep(1)], Request(b"SELECT 1", ())))
-            found[0].answers()
-
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        write_twice()
-    assert (kept(keeping), found[0].later) == ([], None)
-
-
-def test_much_is_sent_and_commits_while_nobody_waits(keeping, connection):
-    """However much is sent, the server has all of it, with the commit, before anything else."""
-    connection.execute("CREATE TABLE much (t text)")
-    text = "x" * (8 << 20)
-    with transaction_of(keeping):
-        sent = send(keeping, [Request(b"INSERT INTO much VALUES (%s)", [text])])
-        while not connection.execute("SELECT FROM much").fetchall():
-            pass
-        sent.answers()
-
-
-def test_a_connection_that_is_lost_before_the_answers_is_reported(keeping, connection):
-    """A connection that is lost meanwhile is reported when the answers are taken."""
-    pid = keeping.info.backend_pid
-
-    def lose():
-        with translated(), transaction_of(keeping):
-            sent = send(keeping, [Request(b"SELECT pg_sleep(60)", ())])
-            connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            sent.receive()
-            sent.answers()
-
-    with pytest.raises(DatabaseUnavailableError):
-        lose()
-    assert keeping.closed
-
-
 def test_a_whole_transaction_is_sent_at_once(keeping, connection):
     """A transaction of which all is sent is committed, or leaves nothing, and says which."""
     connection.execute("CREATE TABLE public.whole (n integer PRIMARY KEY)")
     insert = [Request(b"INSERT INTO public.whole VALUES (%s)", [1]), Request(b"SELECT 7", ())]
-    for is_sent in (False, True):
-        for expected in ([([], 1), ([(7,)], 1)], None):
-            beginning = Beginning(keeping, insert, commits=True)
-            if is_sent:
-                beginning.send()
-                assert beginning.is_sent
-                with pytest.raises(psycopg.ProgrammingError, match="in use"):
-                    keeping.execute("SELECT")
-            assert run_transaction(beginning) == expected
-            assert not beginning.is_sent
-            assert keeping.info.transaction_status is TransactionStatus.IDLE
-        assert connection.execute("DELETE FROM public.whole RETURNING n").fetchall() == [(1,)]
+    for expected in ([([], 1), ([(7,)], 1)], None):
+        assert run_transaction(keeping, insert) == expected
+        assert keeping.info.transaction_status is TransactionStatus.IDLE
+    assert connection.execute("DELETE FROM public.whole RETURNING n").fetchall() == [(1,)]
 
 
-def test_a_beginning_can_be_sent_before_its_block(keeping):
-    """The block of a transaction gets the answers of what was sent before."""
-    beginning = Beginning(keeping, [Request(b"SELECT 7", ())])
-    beginning.send()
-    with transaction_of(keeping, beginning) as answers:
-        assert answers == [([(7,)], 1)]
-        keeping.execute("CREATE TEMPORARY TABLE made ()")
-    keeping.execute("SELECT FROM made")
-    failing = Beginning(keeping, [Request(b"SELECT 1 / 0", ())])
-    failing.send()
-    with pytest.raises(psycopg.errors.DivisionByZero), transaction_of(keeping, failing):
-        pass
-    assert keeping.info.transaction_status is TransactionStatus.IDLE
-
-
-def test_a_lost_connection_is_no_refusal(keeping, connection):
+def test_a_lost_connection_is_no_refusal(keeping):
     """Whether a transaction was committed whose answer is lost is not claimed to be known."""
-    beginning = Beginning(keeping, [Request(b"SELECT pg_sleep(60)", ())], commits=True)
-    beginning.send()
-    connection.execute("SELECT pg_terminate_backend(%s)", [keeping.info.backend_pid])
+    losing = Request(b"SELECT pg_terminate_backend(pg_backend_pid())", ())
     with pytest.raises(psycopg.OperationalError):
-        run_transaction(beginning)
+        run_transaction(keeping, [losing])

@@ -37,12 +37,14 @@ EXECUTE: reservation.answer_http_request, reservation.ask, reservation.begin_htt
 """)
 CONSUMER = rights_of("""
 SELECT INSERT UPDATE: reservation.dead_letters, reservation.groups, reservation.leases,
-  reservation.positions, reservation.processed_handlers, reservation.revisions,
-  reservation.snapshots, reservation.state_horizons
+  reservation.processed_handlers, reservation.revisions, reservation.snapshots,
+  reservation.state_horizons
 SELECT INSERT: message_store.messages, reservation.letter_decisions, reservation.passes,
   reservation.processed_messages
-SELECT: reservation.finding_decisions, reservation.store_identity, reservation.versions
-SELECT INSERT UPDATE DELETE: reservation.members, reservation.scheduled
+SELECT: reservation.finding_decisions, reservation.positions, reservation.store_identity,
+  reservation.versions
+SELECT INSERT UPDATE DELETE: reservation.heartbeats, reservation.members, reservation.moves,
+  reservation.scheduled
 USAGE SELECT: message_store.messages_global_position_seq
 SELECT INSERT DELETE: reservation.states
 USAGE: schema message_store, schema reservation
@@ -54,7 +56,7 @@ SELECT INSERT: reservation.finding_decisions, reservation.letter_decisions
 USAGE: schema message_store, schema reservation
 EXECUTE: reservation.cancel_scheduled, reservation.flush_with_commit,
   reservation.readable_large_text, reservation.readable_text, reservation.readable_time,
-  reservation.readable_type, reservation.retry_with_data, reservation.stranded_letters
+  reservation.readable_type, reservation.retry_with_data
 """)
 
 # All rights that a role has on the two schemas, however it came by them. Everybody may call the

@@ -15,7 +15,7 @@ from tests.store.schemas import FINGERPRINT, catalog, findings, message_db  # no
 from tests.support.controls import COMMANDS, deposit, open_
 
 SECOND = """
-ALTER TABLE reservation.positions ADD COLUMN note text NOT NULL DEFAULT 'second';
+ALTER TABLE reservation.moves ADD COLUMN note text NOT NULL DEFAULT 'second';
 DROP FUNCTION IF EXISTS reservation.may_insert;
 """
 
@@ -36,7 +36,10 @@ def second(tmp_path):
 def test_an_upgrade_changes_the_tables_and_makes_the_functions_again(connection, store, second):
     """The functions of both schemas are those of the new version, and the messages stay."""
     store.write(deposit(), COMMANDS)
-    connection.execute("INSERT INTO reservation.positions VALUES ('account', 'account:command', 7)")
+    connection.execute(
+        "INSERT INTO reservation.moves (consumer, category, position) "
+        "VALUES ('account', 'account:command', 7)"
+    )
     for replaced in ("message_store.is_category(stream_name varchar)", "reservation.may_read()"):
         connection.execute(
             f"CREATE OR REPLACE FUNCTION {replaced} RETURNS boolean LANGUAGE sql IMMUTABLE "
@@ -48,7 +51,9 @@ def test_an_upgrade_changes_the_tables_and_makes_the_functions_again(connection,
         "SELECT message_store.is_category('a'), reservation.may_read(), reservation.may_insert()"
     )
     assert answers.fetchone() == (True, True, True)
-    moved = connection.execute("SELECT position, note FROM reservation.positions").fetchall()
+    moved = connection.execute(
+        "SELECT position, note FROM reservation.moves WHERE consumer = 'account'"
+    ).fetchall()
     assert moved == [(7, "second")]
     assert store.write(deposit("d2"), COMMANDS) == 1
 

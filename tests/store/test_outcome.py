@@ -25,6 +25,7 @@ from tests.apps.answering import (
     till,
 )
 from tests.apps.bank import drain
+from tests.consumers.builders import retry_all
 from tests.support.commands import invoke_cli
 from tests.support.controls import withdraw
 from tests.support.started import EXAMPLES
@@ -132,7 +133,7 @@ def test_by_key_and_type(store, connection):
     """Who knows only the key asks with the class; every strategy with a key can be asked."""
     for options in (INTO, BY_KEY, BY_FUNCTION, {"once": Processed(key="take_id")}):
         connection.execute("TRUNCATE message_store.messages")
-        connection.execute("TRUNCATE reservation.positions, reservation.groups")
+        connection.execute("TRUNCATE reservation.leases, reservation.moves, reservation.groups")
         connection.execute("TRUNCATE reservation.processed_messages")
         component = till(**options)
         question = component.question(Take, key="t1", entity="1")
@@ -267,9 +268,11 @@ def test_a_parked_command_is_pending(store, connection):
     drain(connection, component)
     assert store.outcome(take(1, -1), component).state == "dead"
     assert store.outcome(take(2), component).state == "pending"
-    connection.execute("UPDATE reservation.dead_letters SET state = 'retry' WHERE state = 'dead'")
+    retry_all(connection)
     assert store.outcome(take(1, -1), component).state == "pending"
-    connection.execute("UPDATE reservation.dead_letters SET state = 'discarded'")
+    connection.execute(
+        "UPDATE reservation.dead_letters SET state = 'discarded', next_attempt_at = NULL"
+    )
     assert store.outcome(take(1, -1), component).state == "dead"
 
 
@@ -406,7 +409,7 @@ def test_an_outcome_is_the_same_after_the_consumer_begins_anew(store, connection
     store.write([take(1), take(2, LIMIT + 1)], SENT)
     drain(connection, component)
     before = [store.outcome(command, component) for command in (take(1), take(2, LIMIT + 1))]
-    connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+    connection.execute("UPDATE reservation.moves SET position = 0, message_id = NULL")
     after = [store.outcome(command, component) for command in (take(1), take(2, LIMIT + 1))]
     assert after == before
     drain(connection, component)

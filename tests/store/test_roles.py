@@ -168,7 +168,8 @@ def test_a_sender_learns_nothing_of_what_others_schedule(connection, granted):
         schedule(connection, "a-1", message_id)
     with pytest.raises(errors.UniqueViolation) as caught:
         schedule(connection, "a-1", written)
-    assert "b-1" not in str(caught.value)  # nor anything else of it
+    said = str(caught.value).replace(str(written), "")  # an id may hold any letters
+    assert "b-1" not in said  # nor anything else of it
     assert caught.value.diag.message_detail is None
     connection.execute("RESET ROLE")
     assert cancel(connection, open_one) == "cancelled"
@@ -309,7 +310,7 @@ def test_a_consumer_changes_no_message_and_no_right(connection, granted):
         "UPDATE message_store.messages SET type = 'x'",
         "DELETE FROM message_store.messages",
         "TRUNCATE message_store.messages",
-        "DELETE FROM reservation.positions",
+        "DELETE FROM reservation.leases",
         "INSERT INTO reservation.sender_categories VALUES (current_user::regrole, 'account')",
         "CREATE TABLE reservation.mine ()",
         "CREATE TABLE message_store.mine ()",
@@ -356,7 +357,7 @@ def test_an_operator_decides_about_dead_letters(connection, store, database_url,
     ).fetchall()
     assert given == [(role, "a slip", 20)]
 
-    connection.execute("UPDATE reservation.dead_letters SET state = 'dead'")
+    connection.execute("UPDATE reservation.dead_letters SET state = 'dead', next_attempt_at = NULL")
     done = invoke_cli("dead-letters", "discard", at, "--yes", env=env)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -379,7 +380,7 @@ def test_an_operator_writes_no_message_of_its_own(connection, store, granted):
         "INSERT INTO reservation.letter_decisions (decided_by) VALUES ('somebody else')",
         "UPDATE reservation.letter_decisions SET reason = 'x'",
         "DELETE FROM reservation.letter_decisions",
-        "UPDATE reservation.positions SET position = 0",
+        "UPDATE reservation.moves SET position = 0",
     )
     with pytest.raises(errors.InvalidParameterValue, match="and a reason"):
         connection.execute(RETRY_WITH_DATA, [at, Jsonb(BAD_DEPOSIT), " "])
@@ -433,7 +434,7 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
         "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",
         "SELECT nextval('message_store.messages_global_position_seq')",
-        "UPDATE reservation.positions SET position = 0",
+        "UPDATE reservation.moves SET position = 0",
     )
 
 

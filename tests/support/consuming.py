@@ -4,11 +4,12 @@ import contextlib
 import threading
 import time
 
+import psycopg
 import structlog
 
 import consumers
-from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
+from consumers.options import Options
 from consumers.runtime.stopping import Stop
 from tests.apps.bank import session
 from tests.support.started import PATIENCE, matches
@@ -19,7 +20,8 @@ def running(component, database_url, category, stop=None, **options):
     """Run the consumer of a category in a thread, while the block lasts."""
     stop = stop or Stop(takes_signals=False)
     with session(database_url) as opened:
-        consumer = Consumer(opened, component, category, **options)
+        given = {name: options.pop(name) for name in ("telemetry", "notices") if name in options}
+        consumer = Consumer(opened, component, category, Options(**options), **given)
         thread = threading.Thread(target=consumer.run, args=[stop])
         thread.start()
         try:
@@ -62,10 +64,15 @@ def ended(thread):
 def members(component, database_url, category, size=2):
     """Run a consumer for each partition of a category, in a thread each, while the block lasts."""
     with contextlib.ExitStack() as stack:
-        for member in range(size):
-            share = GroupShare(size, member)
-            stack.enter_context(running(component, database_url, category, share=share))
+        for _ in range(size):
+            stack.enter_context(running(component, database_url, category, partitions=size))
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            until(lambda: connection.execute(_HELD, [category]).fetchone() == (size,))
         yield
+
+
+# How many members hold a partition of a category.
+_HELD = "SELECT count(DISTINCT holder) FROM reservation.leases WHERE category = %s"
 
 
 class Logged:

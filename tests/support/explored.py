@@ -1,14 +1,26 @@
 """What is explored: two consumers with a strategy, three messages, and the effects they have."""
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from consumers.batch.batch import Batch
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.failures.letters import DeadLetters
+from consumers.failures.retries import Retries
 from consumers.group.positions import HeldPartition, Positions
+from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.due_letters import DueLetters
+from consumers.loop.retrying.letter_retry import Retrying
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.running_calls import RunningCalls
+from consumers.runtime.stopping import Stop
 from reservation import Component, MessageStore
 from reservation.errors import PositionLostError
 from reservation.idempotence.strategy import Strategy
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from reservation.store.statements import Statement
 from reservation.strategies import (
     MessageIdInEvents,
     PositionInEvents,
@@ -27,10 +39,11 @@ from tests.apps.idempotence import (
     purse,
     revised,
 )
-from tests.support.awaiting import awaiting
+from tests.support.awaiting import awaiting, outlasting
 from tests.support.controls import deposit, open_, withdraw
 from tests.support.explorer import Explorer
 from tests.support.liveness import stuck
+from tests.support.stored_positions import store_position
 
 # A has no effect, because there is nothing to take yet; after B it would have one.
 A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
@@ -47,6 +60,7 @@ class Case:
         shared: whether both consumers move one position, so that nothing comes again but after a
             kill; else each has its own, and every message comes to both.
         reserves: whether its commands are reserved.
+        impatient: whether no batch waits for its async calls; both move one position then.
     """
 
     make: Callable[[], Component]
@@ -54,6 +68,7 @@ class Case:
     effects: tuple[str, ...] = ("Deposited", "Withdrawn")
     shared: bool = False
     reserves: bool = False
+    impatient: bool = False
 
 
 REISSUED: dict[str, Any] = {"sent": (A, B, A), "effects": ("Deposited",)}
@@ -82,10 +97,73 @@ CASES = {
     ),
     "async, reservation": Case(lambda: awaiting(copied()), **REISSUED, **RESERVED, shared=True),
 }
+# Each has several times as many statements, because its messages are letters meanwhile.
+IMPATIENT = {
+    "impatient": Case(
+        lambda: awaiting(purse(None), later=outlasting), (B,), ("Deposited",), impatient=True
+    ),
+    "impatient, reissued": Case(
+        lambda: awaiting(purse(Processed(key=key_of)), later=outlasting),
+        (B, B),
+        ("Deposited",),
+        impatient=True,
+    ),
+}
+STOP = Stop(takes_signals=False)
+
+
+class Letters:
+    """The letters of a consumer, which handles what its calls give once they have ended."""
+
+    def __init__(
+        self, connection: Any, component: Component, category: str, name: str, size: int
+    ) -> None:
+        self._connection = connection
+        self._letters = DeadLetters(name, category)
+        self._running = RunningCalls()
+        self._running.loop.patience = 0.0
+        context = ConsumerContext.of(connection, component, category)
+        self.batch = Batch(replace(context, running=self._running))
+        self.blocked = self._letters.blocked(connection, [0], 1)
+        self._due = DueLetters()
+        self._retrying = Retrying(
+            self._letters,
+            self._due,
+            Retries(component, category),
+            self._repeat,
+            CountedAttempts(),
+            self._running,
+            size,
+        )
+
+    def handle(self, positions: Positions) -> None:
+        """Handle letters until none is open."""
+        retry, connection = self.batch.retry_transaction, self._connection
+        while self.blocked:
+            if self._running:
+                self._running.loop.wait((), float("inf"))
+            self._due.soon()
+            retried = self._retrying.run(connection, retry, positions, STOP)
+            if retried.result is not None:
+                self.blocked -= retried.result.freed
+            elif not (retried.more or self._running):  # the other one has handled them
+                self.blocked.clear()
+
+    def close(self) -> None:
+        self._running.loop.close()
+
+    def _repeat(self, call: Callable[[bool], Any], stop: Stop) -> Any:
+        lost = False
+        while True:
+            try:
+                return call(lost)
+            except TO_BE_RETRIED as error:
+                self._connection.begin_again(error)
+                lost = True
 
 
 def consumer(
-    component: Component, categories: list[str], name: str, size: int
+    component: Component, categories: list[str], name: str, size: int, *, impatient: bool = False
 ) -> Callable[[Any], None]:
     """Return a function that takes the categories of a component to their ends."""
 
@@ -97,10 +175,23 @@ def consumer(
             [name, category],
         ).fetchall()
         positions = Positions(name, category, held=[HeldPartition(0, *rows[0])])
-        batch, lost = new_batch(connection, component, category), False
+        if not impatient:
+            return go_on(connection, positions, new_batch(connection, component, category))
+        with contextlib.closing(Letters(connection, component, category, name, size)) as letters:
+            letters.handle(positions)
+            return go_on(connection, positions, letters.batch, letters)
+
+    def go_on(
+        connection: Any, positions: Positions, batch: Batch, letters: Letters | None = None
+    ) -> bool:
+        lost = False
+        policy = ALL_OR_NOTHING if letters is None else FailurePolicy(letters.blocked, stop=True)
         while True:
             try:
-                result = batch.run(positions, size, careful=lost)
+                result = next(batch.run(positions, size, recheck=lost, policy=policy))
+                if letters is not None:
+                    letters.blocked.update(result.blocked)
+                    letters.handle(positions)
             except PositionLostError:
                 return True
             except TO_BE_RETRIED as error:
@@ -109,7 +200,7 @@ def consumer(
                 continue
             lost = False
             assert not result.counts["differing"], "a message was handled otherwise than at first"
-            if result.read < size and not result.counts["reserved"]:
+            if result.read < size and not result.counts["reserved"] and not result.waits:
                 return False
 
     def consume(connection: Any) -> None:
@@ -123,17 +214,15 @@ def consumer(
 def explorer(
     address: str, case: Case, *, kills: int, size: int, together: bool = False
 ) -> Explorer:
-    names = ("one", "one" if case.shared else "two")
+    # Letters are those of the component, so who has any has its positions too.
+    own = case.make().name
+    names = (own, own) if case.impatient else ("one", "one" if case.shared else "two")
     categories = ["purse:command", *(["purseTransaction"] if case.reserves else [])]
 
     def prepare(connection: Any) -> None:
         for category in categories:
             for name in set(names):
-                connection.execute(
-                    "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
-                    " VALUES (%s, %s, 0, 1)",
-                    [name, category],
-                )
+                store_position(connection, name, category)
         MessageStore(connection).write(list(case.sent), PURSE)
 
     def check(connection: Any) -> None:
@@ -141,7 +230,9 @@ def explorer(
         assert found == list(case.effects), f"the effects are {found}"
         assert stuck(connection) == []
 
-    first, second = (consumer(case.make(), categories, name, size) for name in names)
+    first, second = (
+        consumer(case.make(), categories, name, size, impatient=case.impatient) for name in names
+    )
     return Explorer(address, names, (first, second), prepare, check, kills=kills, together=together)
 
 
@@ -154,10 +245,15 @@ class Blind(Strategy):
     def declare(self, component: str, command: type, entity: type | None) -> None:
         self.strategy.declare(component, command, entity)
 
-    def begin(self, *given: Any) -> Any:
-        check = self.strategy.begin(*given)
-        check.is_duplicate = lambda incoming: False
-        return check
+    def look(self, *given: Any) -> Any:
+        statement = self.strategy.look(*given)
+
+        def check(rows: Any) -> Any:
+            check = statement.read(rows)
+            check.is_duplicate = lambda incoming: False
+            return check
+
+        return Statement(statement.query, statement.parameters, check)
 
 
 BLIND = {

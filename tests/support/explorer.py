@@ -49,7 +49,7 @@ class _Ended(BaseException):
 
 
 # What may commit: the end of psycopg's transactions, and statements that are sent together.
-_ENDING = ("_exit_gen", "_exchange")
+_ENDING = ("_exit_gen", "put_and_taken")
 
 
 class Stepping(psycopg.Connection[Any]):

@@ -177,8 +177,8 @@ FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 10) = 1
 """
 
 
-# Of commands, so that there is something to handle again: a hundred that are to be retried or have
-# waited long enough, and what is parked behind them. All others are history.
+# Of commands, so that there is something to handle again: a hundred that have waited long enough,
+# and what is parked behind them. All others are history.
 RETRIED = """
 INSERT INTO reservation.dead_letters (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason,
@@ -186,9 +186,9 @@ INSERT INTO reservation.dead_letters (
 SELECT 'account', 'account:command', n, m.id, m.stream_name, m.type,
        CASE WHEN n > 50 THEN 'account-' || n - mod(n, 10) END,
        CASE WHEN n > 1000 THEN 'handled' WHEN mod(n, 10) = 3 THEN 'parked'
-            WHEN n <= 500 THEN 'retry' ELSE 'dead' END,
+            ELSE 'waiting' END,
        CASE mod(n, 10) WHEN 3 THEN 'parked' ELSE 'handler' END, 'host:1',
-       CASE WHEN n BETWEEN 501 AND 1000 AND mod(n, 10) = 2 THEN now() - interval '1 day' END
+       CASE WHEN n <= 1000 AND mod(n, 10) = 2 THEN now() - interval '1 day' END
 FROM generate_series(%(first)s::int, %(last)s::int) AS n
 JOIN message_store.messages m ON m.global_position = n
 WHERE mod(n, 10) IN (2, 3)

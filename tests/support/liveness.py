@@ -23,30 +23,22 @@ _WAITING = """
       SELECT d.*, (
         SELECT min(e.global_position) FROM reservation.dead_letters e
         WHERE (e.consumer, e.category, e.entity) = (d.consumer, d.category, d.entity)
-          AND e.state IN ('dead', 'parked', 'retry') AND e.global_position < d.global_position
-      ) AS behind, (
-        SELECT min(e.global_position) FROM reservation.dead_letters e
-        WHERE (e.consumer, e.category, e.entity) = (d.consumer, d.category, d.entity)
-          AND e.state = 'dead' AND e.global_position < d.global_position
-      ) AS behind_dead
+          AND e.state IN ('waiting', 'parked', 'dead') AND e.global_position < d.global_position
+      ) AS behind
       FROM reservation.dead_letters d
-      WHERE d.state IN ('dead', 'parked', 'retry')
+      WHERE d.state IN ('waiting', 'parked', 'dead')
     )
     SELECT 'a letter that is parked', consumer, category, global_position::text,
            'behind ' || behind
     FROM open WHERE state = 'parked'
     UNION ALL
-    SELECT 'a letter that is to be handled', consumer, category, global_position::text,
-           'behind a dead one, ' || behind_dead
-    FROM open WHERE state = 'retry'
-    UNION ALL
     SELECT 'a letter whose next attempt is due', consumer, category, global_position::text,
            CASE WHEN next_attempt_at > now() THEN 'its time has not come'
-                WHEN behind_dead IS NOT NULL THEN 'behind a dead one, ' || behind_dead END
-    FROM open WHERE state = 'dead' AND next_attempt_at IS NOT NULL
+                ELSE 'behind ' || behind END
+    FROM open WHERE state = 'waiting'
     UNION ALL
     SELECT 'a letter that is dead', consumer, category, global_position::text, reason
-    FROM open WHERE state = 'dead' AND next_attempt_at IS NULL
+    FROM open WHERE state = 'dead'
     UNION ALL
     SELECT 'a message that was not read', p.consumer, p.category, min(m.global_position)::text, NULL
     FROM reservation.positions p
@@ -56,9 +48,6 @@ _WAITING = """
       AND m.global_position > coalesce(
         g.carried[1 + reservation.partition_of(m.stream_name, cardinality(g.carried))], 0)
       AND reservation.partition_of(m.stream_name, coalesce(g.partitions, 1)) = p.partition
-    WHERE p.generation = (
-      SELECT max(o.generation) FROM reservation.positions o
-      WHERE (o.consumer, o.category, o.partition) = (p.consumer, p.category, p.partition))
     GROUP BY 1, 2, 3, p.partition
     UNION ALL
     SELECT 'a scheduled message', '', '', s.stream_name,

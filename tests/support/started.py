@@ -12,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
-from consumers.group.membership import GroupShare
-from consumers.supervisor.supervisor import Assignment, run
+import psutil
+
+from consumers.options import Options
+from consumers.supervisor.assignment import Assignment
+from consumers.supervisor.memory import Memory
+from consumers.supervisor.process import run_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 60.0
@@ -40,10 +43,16 @@ def run_cli(
     )
 
 
+def _run_alone(assignment: Assignment) -> None:
+    failed = run_process(assignment, 0, Memory(1, assignment.reads))
+    sys.exit(0 if failed is None else 1)
+
+
 class Forked:
     """One consumer in a process of its own that does not have to import anything first.
 
-    It runs what ``reservation start --only`` runs, and starts within a few milliseconds.
+    It runs what ``reservation start --only`` runs in its process, and starts within a few
+    milliseconds. It has no host.
     """
 
     def __init__(
@@ -52,23 +61,14 @@ class Forked:
         category: str,
         *,
         batch_size: int,
-        share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
+        partitions: int | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "bank", "consumers.supervisor.supervisor"])
-        assignment = Assignment(
-            app="bank:account",
-            app_dir=str(EXAMPLES),
-            consumer="account",
-            category=category,
-            database_url=database_url,
-            batch_size=batch_size,
-            batch_bytes=DEFAULT_BATCH_BYTES,
-            log_level="info",
-            grace=30,
-            share=share,
-        )
-        self._process = context.Process(target=run, args=([assignment],))
+        context.set_forkserver_preload(["pytest", "bank", "consumers.supervisor.process"])
+        reads = (("account", category),)
+        options = Options(batch_size, partitions=partitions)
+        assignment = Assignment(("bank:account",), str(EXAMPLES), reads, database_url, options)
+        self._process = context.Process(target=_run_alone, args=(assignment,))
         self._process.start()
 
     def send(self, number: int) -> None:
@@ -135,6 +135,11 @@ class Started:
             if line.startswith("{"):
                 self._events.put(json.loads(line))
         self._events.put(None)
+
+    @property
+    def workers(self) -> list[psutil.Process]:
+        """The processes that run the consumers, in the order in which they were started."""
+        return psutil.Process(self.process.pid).children()
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
         """Wait for a log event, or find it among earlier ones; each is found once."""

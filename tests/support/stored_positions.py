@@ -6,18 +6,28 @@ from psycopg import Connection
 
 
 def store_position(
-    connection: Connection[Any], consumer: str, category: str, position: int, partition: int = 0
+    connection: Connection[Any],
+    consumer: str,
+    category: str,
+    position: int = 0,
+    partition: int = 0,
+    epoch: int = 1,
+    message_id: object = None,
 ) -> None:
     """Store the position of a partition, whether or not it has one."""
-    place = (position, consumer, category, partition)
-    moved = connection.execute(
-        "UPDATE reservation.positions SET position = %s "
-        "WHERE (consumer, category, partition) = (%s, %s, %s)",
+    place = {"consumer": consumer, "category": category, "partition": partition}
+    connection.execute(
+        "INSERT INTO reservation.leases (consumer, category, partition, epoch) "
+        "VALUES (%(consumer)s, %(category)s, %(partition)s, %(epoch)s) ON CONFLICT DO NOTHING",
+        place | {"epoch": epoch},
+    )
+    connection.execute(
+        "DELETE FROM reservation.moves WHERE (consumer, category, partition) "
+        "= (%(consumer)s, %(category)s, %(partition)s)",
         place,
     )
-    if not moved.rowcount:
-        connection.execute(
-            "INSERT INTO reservation.positions (position, consumer, category, partition) "
-            "VALUES (%s, %s, %s, %s)",
-            place,
-        )
+    connection.execute(
+        "INSERT INTO reservation.moves (consumer, category, partition, position, message_id) "
+        "VALUES (%(consumer)s, %(category)s, %(partition)s, %(position)s, %(message_id)s)",
+        place | {"position": position, "message_id": message_id},
+    )

@@ -121,7 +121,7 @@ async def open_elsewhere(command: Open, context: Context) -> Opened:
 
 @account.on_error
 def report(error: BaseException, attempt: FailedAttempt) -> None:
-    assert_type(attempt.outcome, Literal["retried", "waiting", "dead", "stopped"])
+    assert_type(attempt.outcome, Literal["waiting", "dead", "stopped"])
 
 
 @account.handle(
@@ -141,7 +141,7 @@ async def call_and_wait(context: Context) -> None:
     await deposit_elsewhere(Deposit("1", "d", Decimal(1)), Account(), context)
 
 
-@account.initiate(Open, ignoring="account_id", transaction="message")
+@account.initiate(Open, ignoring="account_id")
 def open_with_deposit(command: Open, context: Context) -> list[Opened | Deposited]:
     return [Opened(command.account_id), Deposited(Decimal(1))]
 
@@ -154,7 +154,7 @@ def deposit(command: Deposit, account: Account, context: Context) -> Deposited:
     return Deposited(command.amount + account.balance)
 
 
-@account.handle(Withdraw, key="withdrawal_id", transaction="message")
+@account.handle(Withdraw, key="withdrawal_id")
 def withdraw(
     command: Withdraw, account: Account, context: Context
 ) -> Withdrawn | WithdrawalRejected | None:

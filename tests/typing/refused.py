@@ -175,7 +175,7 @@ account.handle(Open, once=None)(Rates().deposit)  # mypy: arg-type, pyright: rep
 account.handle(Plain, once=None)  # mypy: type-var, pyright: reportArgumentType
 account.handle(Open, once=Processed)  # mypy: call-overload, pyright: reportArgumentType
 account.handle(Open, once="processed")  # mypy: call-overload, pyright: reportArgumentType
-account.handle(Open, key="id", transaction="x")  # mypy: call-overload, pyright: reportArgumentType
+account.handle(Open, key="id", transaction="x")  # mypy: call-overload, pyright: reportCallIssue
 
 
 # Commands that start a stream.

@@ -53,11 +53,6 @@ def test_whatever_is_declared_async_is_awaited(handler):
         ({"concurrency": 0}, asynchronous, "concurrency=0 of Notify is not from 1 to 10000"),
         ({"concurrency": 2.5}, asynchronous, "concurrency=2.5 of Notify is not a whole number"),
         ({"concurrency": True}, asynchronous, "concurrency=True of Notify is not a whole number"),
-        (
-            {"transaction": "message"},
-            asynchronous,
-            'handler of Notify is async, and transaction="message" handles one message at a time',
-        ),
     ],
 )
 def test_what_cannot_be_async_is_refused_where_it_is_declared(options, handler, problem):

@@ -1,21 +1,155 @@
-"""How often a message is tried, what counts as an attempt, and when it is given up."""
+"""How often a message is tried, which transactions follow a failed one, and what is counted."""
+
+from dataclasses import dataclass
 
 import pytest
 
-from consumers.dead_letters.failure import Reason
 from consumers.decisions.blocking import blocking
-from consumers.loop.retrying import attempts as module
-from consumers.loop.retrying.attempts import Attemptable, Attempts
-from consumers.runtime.backoff import Backoff
-from consumers.runtime.stopping import Stop
-from reservation.errors import DatabaseUnavailableError, DecodeError, HandlerError
+from consumers.failures.failure import HandlerRaisedError, Reason, Unhandled, process_died
+from consumers.failures.retries import Retries
+from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.narrowing import Narrowing
+from reservation import Component, Retry, RetryLater
+from reservation.errors import (
+    DatabaseUnavailableError,
+    DecodeError,
+    HandlerError,
+    IdempotenceKeyError,
+    MessageError,
+)
+from reservation.messages.message import StoredMessage
+from reservation.strategies import Processed
+
+
+@dataclass
+class Deposit:
+    account_id: str
+
 
 NO, AWAY = HandlerError("no"), DatabaseUnavailableError("away")
+MESSAGES = [StoredMessage("", "a:command-1", "Deposit", n, n, "{}", None, None) for n in range(8)]
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch):
-    monkeypatch.setattr(module, "Backoff", lambda: Backoff(first=0.001, longest=0.001))
+def retries(retry=None, attempts=3):
+    component = Component("a", id="account_id", attempts=attempts)
+    component.handle(Deposit, once=Processed(), retry=retry)(lambda command, entity, context: None)
+    return Retries(component, "a:command")
+
+
+def raised(cause):
+    error = HandlerRaisedError("raised", MESSAGES[0])
+    error.__cause__ = cause
+    return error
+
+
+# When a message is tried again
+
+PATIENT = Retry(attempts=5, first="1h", on=OSError)
+
+
+@pytest.mark.parametrize(
+    ("retry", "error", "tried", "attempts", "wait"),
+    [
+        (None, raised(OSError()), 0, 1, (0.05, 0.1)),
+        (None, raised(OSError()), 1, 2, (0.1, 0.2)),
+        (None, raised(OSError()), 2, 3, None),
+        (None, raised(SystemExit()), 0, 1, (0.05, 0.1)),
+        (None, MessageError("refused"), 1, 2, (0.1, 0.2)),
+        (None, DecodeError("no"), 0, 1, None),
+        (None, IdempotenceKeyError("no"), 0, 1, None),
+        (PATIENT, raised(OSError()), 3, 4, (1800, 3600)),
+        (PATIENT, raised(OSError()), 4, 5, None),
+        (PATIENT, raised(ValueError()), 1, 2, (0.1, 0.2)),
+        (PATIENT, raised(ValueError()), 3, 4, None),
+        (PATIENT, HandlerError("no event"), 0, 1, (0.05, 0.1)),
+        (PATIENT, raised(RetryLater("90s")), 3, 4, (90, 90)),
+        (PATIENT, raised(RetryLater("90s")), 4, 5, None),
+        (None, raised(RetryLater("90s")), 9, 9, (90, 90)),
+    ],
+)
+def test_a_message_that_failed_is_tried_again_after_a_while(retry, error, tried, attempts, wait):
+    """By the policy of its handler for what that names, else by the component's attempts."""
+    failure = retries(retry).failure("Deposit", error, tried)
+    assert failure.attempts == attempts
+    if wait is None:
+        assert failure.wait is None
+    else:
+        least, most = wait
+        assert least <= failure.wait <= most
+
+
+# Which transactions follow a failed one
+
+
+def aside(narrowing):
+    """Return what is set aside, if all failures that are known are."""
+    return [Unhandled(MESSAGES[n], None, failure) for n, failure in narrowing.failures.items()]
+
+
+def named(n):
+    error = MessageError("no")
+    error.global_position = n
+    return error
+
+
+def test_a_message_that_an_error_names_is_set_aside_with_those_before_it():
+    """Then as many follow as were before it, and twice as many each time."""
+    narrowing = Narrowing(100, retries())
+    narrowing.failed(MESSAGES, named(5))
+    assert (narrowing.limit, list(narrowing.failures), narrowing.searches) == (6, [5], True)
+    narrowing.committed(6, aside(narrowing))
+    assert (narrowing.limit, narrowing.failures, narrowing.searches) == (10, {}, False)
+    assert not narrowing.singly
+
+
+def test_an_error_that_names_none_after_one_that_does_is_searched_for():
+    """What is known of the other message stays."""
+    narrowing = Narrowing(100, retries())
+    narrowing.failed(MESSAGES, named(5))
+    narrowing.failed(MESSAGES[:6], MessageError("refused"))
+    assert (narrowing.limit, list(narrowing.failures)) == (3, [5])
+    narrowing.committed(3, ())
+    assert (narrowing.limit, list(narrowing.failures)) == (1, [5])
+
+
+def test_a_message_that_no_error_names_is_found_by_halving():
+    """The last one that is left is the one at fault."""
+    narrowing = Narrowing(100, retries())
+    narrowing.failed(MESSAGES, MessageError("refused"))
+    assert (narrowing.limit, narrowing.failures) == (4, {})
+    narrowing.committed(4, ())
+    assert narrowing.limit == 2
+    narrowing.failed(MESSAGES[4:6], MessageError("refused"))
+    assert narrowing.limit == 1
+    narrowing.failed(MESSAGES[4:5], MessageError("refused"))
+    assert narrowing.failures[4].reason is Reason.WRITE
+    narrowing.committed(1, aside(narrowing))
+    assert narrowing.failures == {}
+
+
+def test_after_a_death_each_message_is_handled_by_itself_until_it_is_found():
+    """It is in the batch that was not committed."""
+    narrowing = Narrowing(4, retries())
+    narrowing.died()
+    for _ in range(4):
+        assert (narrowing.singly, narrowing.limit) == (True, 1)
+        narrowing.committed(1, ())
+    assert not narrowing.singly
+    narrowing.died()
+    narrowing.committed(1, [Unhandled(MESSAGES[0], None, process_died("it", 3))])
+    assert not narrowing.singly
+
+
+def test_what_is_lost_with_the_connection_is_halved():
+    """The server may not bear the whole, but its parts."""
+    narrowing = Narrowing(1000, retries())
+    for limit in (4, 2, 1, 1):
+        narrowing.interrupted(min(8, narrowing.limit))
+        assert narrowing.limit == limit
+    assert not narrowing.searches
+
+
+# What is counted
 
 
 class Tried:
@@ -24,8 +158,7 @@ class Tried:
     def __init__(self, *ends, counted=0, key=1):
         self.ends = list(ends)
         self.counted = counted
-        self.calls = 0
-        self.given_up = []
+        self.numbers = []
         self.key = key
 
     def count(self):
@@ -35,55 +168,46 @@ class Tried:
     def take_back(self):
         self.counted -= 1
 
-    def attempt(self):
-        self.calls += 1
+    def attempt(self, number):
+        self.numbers.append(number)
         end = self.ends.pop(0)
         if isinstance(end, BaseException):
             raise end
         return end
 
-    def give_up(self, failure, attempts):
-        self.given_up.append((failure.reason, attempts))
-        return "given up"
-
-    def run(self, attempts, stop=None):
-        """Try it until it is done, and return what became of it."""
-        message = Attemptable(
-            self.key, "message", self.count, self.take_back, self.attempt, self.give_up
-        )
-        return attempts.run(message, stop or Stop())
+    def run(self, attempts):
+        return attempts.run(self.key, self.count, self.take_back, self.attempt)
 
 
-@pytest.mark.parametrize(
-    ("tried", "result", "calls", "counted", "given_up"),
-    [
-        (Tried("done"), "done", 1, 1, []),
-        (Tried(NO, NO, "done"), "done", 3, 3, []),
-        (Tried(NO, NO, NO), "given up", 3, 3, [(Reason.HANDLER, 3)]),
-        (Tried(DecodeError("no")), "given up", 1, 1, [(Reason.UNDECODABLE, 1)]),
-        (Tried(counted=3), "given up", 0, 4, [(Reason.PROCESS_DIED, 3)]),
-        (Tried(None), None, 1, 0, []),
-    ],
-    ids=["success", "at last", "never", "permanent", "processes died", "stopped early"],
-)
-def test_a_message_is_tried_so_often(tried, result, calls, counted, given_up):
-    """Three times, unless the message alone is at fault or processes died of it."""
-    assert tried.run(Attempts(3)) == result
-    assert (tried.calls, tried.counted, tried.given_up) == (calls, counted, given_up)
+def test_an_attempt_is_counted_before_it_begins():
+    """Its number is one more than what was counted before, in whichever process."""
+    attempts = CountedAttempts()
+    tried = Tried(NO, "done", counted=2)
+    with pytest.raises(HandlerError):
+        tried.run(attempts)
+    assert tried.run(attempts) == "done"
+    assert (tried.numbers, tried.counted) == ([3, 4], 4)
+
+
+def test_an_attempt_that_ends_early_does_not_count():
+    """Because it is time to stop."""
+    tried = Tried(None)
+    assert tried.run(CountedAttempts()) is None
+    assert tried.counted == 0
 
 
 def test_a_fault_of_the_environment_counts_no_attempt():
     """It is raised."""
     tried = Tried(AWAY)
     with pytest.raises(DatabaseUnavailableError):
-        tried.run(Attempts(3))
-    assert (tried.counted, tried.given_up) == (0, [])
+        tried.run(CountedAttempts())
+    assert tried.counted == 0
 
 
 @pytest.mark.parametrize("next_one", ["the same", "another"])
 def test_an_attempt_that_could_not_be_uncounted_is_not_counted_twice(next_one):
     """The database was away; another message has a count of its own."""
-    attempts, tried = Attempts(2), Tried(AWAY, "done")
+    attempts, tried = CountedAttempts(), Tried(AWAY, "done")
 
     def fail():
         raise AWAY
@@ -98,11 +222,11 @@ def test_an_attempt_that_could_not_be_uncounted_is_not_counted_twice(next_one):
 
 
 def test_nothing_is_tried_when_it_is_time_to_stop():
-    """No attempt is made or counted."""
-    stop, tried = Stop(), Tried("done")
-    stop.request()
-    assert tried.run(Attempts(3), stop) is None
-    assert (tried.calls, tried.counted) == (0, 0)
+    """No attempt is made."""
+    tried = Tried("done")
+    tried.count = lambda: None
+    assert tried.run(CountedAttempts()) is None
+    assert tried.numbers == []
 
 
 def test_the_name_of_a_blocked_entity_fits_an_index():

@@ -470,12 +470,12 @@ def test_a_name_counts_wherever_it_is_declared():
 
     component = shop()
     component.message(Buy, was="Order")
-    component.handle(Buy, key="buy_id", transaction="message")(nothing)
+    component.handle(Buy, key="buy_id")(nothing)
     component.message(Buy, was="Purchase")
     names = {"Buy", "Order", "Purchase"}
     table = declarations(component).own.handled
     assert set(table) == names
-    assert all(one.reservation and one.handler and one.own_transaction for one in table.values())
+    assert all(one.reservation and one.handler for one in table.values())
     rules = json.loads(server_rules(declarations(component).server_keys))
     assert {one["type"] for one in rules} == names
     declared = Declaration.of(component)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from reservation import Component, Key, Upcast
 from reservation.strategies import Processed
-from spark_jobs.reconciliation.run import Run, judged_by
+from spark_jobs.run import Run, judged_by
 
 
 @dataclass

@@ -188,7 +188,16 @@ def test_every_option_that_takes_a_time_span_has_the_grammar():
     options = [param for _, command in leaves(main) for param in command.params]
     spans = {option.name for option in options if isinstance(option.type, DurationType)}
     assert spans == {
-        *("cancelled", "older_than", "grace", "http_requests", "passes", "reservations", "watch")
+        *(
+            "cancelled",
+            "older_than",
+            "grace",
+            "stuck_after",
+            "http_requests",
+            "passes",
+            "reservations",
+            "watch",
+        )
     }
     assert not [
         option.name for option in options if isinstance(option.type, click.types.FloatParamType)

@@ -1,6 +1,7 @@
 """Reports in every form: on the terminal, as a page, as JSON, for CI and as metrics."""
 
 import base64
+import dataclasses
 import hashlib
 import io
 import json
@@ -13,13 +14,16 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.cells import cell_len
 from rich.console import Console
 
 from spark_jobs.common.errors import ThresholdError
 from spark_jobs.common.result import VIOLATIONS
+from spark_jobs.follow.persistence import ViolationEvent
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
 from spark_jobs.report.junit import render_junit
+from spark_jobs.report.lines import as_line
 from spark_jobs.report.page.html import content_policy, inspecting, render_html
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.terminal import print_report
@@ -69,9 +73,9 @@ def rendered(render, report, **more):
     return render(report, thresholds.reached(report, **more))
 
 
-def on_terminal(report):
+def on_terminal(report, width=100):
     """Return the output where there is no terminal."""
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=width)
     print_report(report, thresholds.reached(report), console)
     return console.file.getvalue()
 
@@ -210,6 +214,55 @@ def test_metrics_are_what_was_counted():
     assert samples[f"{name}time_seconds",] == reports.TIME.timestamp()
     assert samples[f"{name}snapshot_held_seconds",] == 4.2
     assert samples[f"{name}threshold_reached", "fail", "missing"] == 3
+
+
+def test_each_exceeded_threshold_is_on_the_page_once():
+    """A threshold that fails is a link to its finding, and the verdict does not repeat it."""
+    report = REPORTS["everything"]
+    text = rendered(render_html, report)
+    for reached in thresholds.reached(report):
+        link = f'<a href="#{reached.threshold.name}">{reached}</a>'
+        assert (text.count(str(reached)), text.count(link)) == (1, 1)
+        assert text.count(f'<article id="{reached.threshold.name}">') == 1
+
+
+def test_the_picture_counts_keys_as_the_tables_do():
+    """Commands without a key are no distinct keys, and a percentage names what it is of."""
+    text = rendered(render_html, reports.everything())
+    assert "181,220 distinct keys (and 12 without a key), less 3 missing" in text
+    assert "percentages are of the commands" in text
+    assert "Percentages are of the subscribed messages" in text
+
+
+def test_every_output_names_the_key_of_a_finding():
+    """The key is in each row of a finding, wherever rows are shown."""
+    report = reports.everything("d-17")
+    (finding,) = [one for one in report.findings if one.global_position == 4242]
+    finding = dataclasses.replace(finding, key_stream="accountTransaction-123+d-17")
+    report = dataclasses.replace(report, findings=[finding])
+    assert "│ 123+d-17 │" in on_terminal(report)
+    assert "<code>123+d-17</code>" in rendered(render_html, report)
+    assert ", key 123+d-17, " in rendered(render_junit, report)
+    (sample,) = rendered(as_json, report)["samples"]
+    assert sample["keyStream"] == "accountTransaction-123+d-17"
+    event = ViolationEvent(False, finding.time, finding.time, finding)
+    assert "  123+d-17  " in as_line(event).plain
+    without = dataclasses.replace(finding, key_stream=None)
+    dash = "\N{EN DASH}"
+    assert f"│ {dash} " in on_terminal(dataclasses.replace(report, findings=[without]))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_the_terminal(width):
+    """No line is longer than the terminal is wide, and an id is never broken."""
+    report = REPORTS["everything"]
+    lines = on_terminal(report, width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    for finding in report.findings:
+        assert any(finding.id in line for line in lines)
+    if width == 120:  # each finding is one line
+        rows = [line for line in lines if line.startswith("│ missing-")]
+        assert all("accountTransaction-123+Deposit" in row for row in rows)
 
 
 def test_a_terminal_shows_how_long_the_snapshot_was_held():

@@ -7,40 +7,39 @@ import msgspec
 import pytest
 
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation.state import stored_state
-from spark_jobs.reconciliation.state.stored_state import Head, LastingViolations, StoredFingerprints
-from spark_jobs.snapshot.progress import Progress
-
-JOBS = ("effects", "reconcile")
+from spark_jobs.state import folder as stored_state
+from spark_jobs.state.folder import Head, LastingViolations, StateManifest
 
 
-def fingerprints(*folders):
-    """Return fingerprints in some folders."""
-    return StoredFingerprints([*folders], 1, is_of_server=True, probe=1)
+def manifest(run, *summaries, lasting=None):
+    """Return the manifest of a run."""
+    return StateManifest(
+        run,
+        {"t": Head(1, "id1")},
+        seed=1,
+        probe=1,
+        summaries=[*summaries],
+        closed={},
+        counts={},
+        judged_with="",
+        store=None,
+        lasting=lasting,
+    )
 
 
 def run(folder, *, commit=True, lasts=False, older=()):
-    """Write what a run would write for each job, and commit it; return its number."""
+    """Write what a run would write, and commit it; return its number."""
     with stored_state.opened(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
-        for place in ["fingerprints", "lasting", *(f"{job}/watched" for job in JOBS)]:
+        for place in ["summaries", "open", "seen", "findings", "lasting"]:
             (made / place).mkdir(parents=True)
             (made / place / "part-0.parquet").write_bytes(f"{number} {place}".encode())
             (made / place / ".part-0.parquet.crc").write_bytes(b"crc")
             (made / place / "_SUCCESS").touch()
         if commit:
-            state.put(
-                number,
-                heads={"t": Head(1, "id1")},
-                progress=Progress({}),
-                counts={job: {} for job in JOBS},
-                in_order={job: {} for job in JOBS},
-                fingerprints=fingerprints(*older, f"{made.name}/fingerprints"),
-                watched=[f"{made.name}/{job}/watched" for job in JOBS],
-                store=None,
-                lasting=LastingViolations(f"{made.name}/lasting", {}, None) if lasts else None,
-            )
+            lasting = LastingViolations(f"{made.name}/lasting", {}, None) if lasts else None
+            state.put(manifest(number, *older, f"{made.name}/summaries", lasting=lasting))
     return number
 
 
@@ -62,7 +61,7 @@ def refusal(folder):
 def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
     """A file of a state that is missing, changed or unknown is named."""
     paths = sorted(written.glob("run-000001/**/*.parquet"))
-    assert len(paths) == 4  # the fingerprints, what is watched of each job, and what lasts
+    assert len(paths) == 5  # summaries, open groups, what was seen, findings, what lasts
     for path in paths:
         whole = path.read_bytes()
         path.unlink()
@@ -89,9 +88,7 @@ def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
     path.write_bytes(changed)
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")
     assert "which leads outside of it" in refusal(written)
-    manifest = msgspec.json.decode(text)
-    manifest["fingerprints"]["folders"] = ["../elsewhere"]
-    changed = msgspec.json.encode(manifest)
+    changed = msgspec.json.encode({**msgspec.json.decode(text), "summaries": ["../elsewhere"]})
     path.write_bytes(changed)
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")
     assert "does not list the files of '../elsewhere'" in refusal(written)
@@ -130,7 +127,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
     def folders():
         return [path.name for path in sorted(written.glob("run-0*"))]
 
-    assert run(written, older=["run-000001/fingerprints"]) == 2
+    assert run(written, older=["run-000001/summaries"]) == 2
     assert run(written, commit=False) == 3  # it dies
     assert folders() == ["run-000001", "run-000002", "run-000003", "run-000009"]
     assert run(written) == 3  # of the first two nothing is needed any more
@@ -150,17 +147,7 @@ def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
         made = state.begin(1)
         (made / "fingerprints").mkdir(parents=True)
         with pytest.raises(StateError, match="is not here: Spark's workers are on other machines"):
-            state.put(
-                1,
-                heads={},
-                progress=Progress({}),
-                counts={},
-                in_order={},
-                fingerprints=fingerprints(f"{made.name}/fingerprints"),
-                watched=[],
-                store=None,
-                lasting=None,
-            )
+            state.put(manifest(1, f"{made.name}/summaries"))
 
 
 def test_only_the_owner_can_read_a_state(written):
@@ -186,22 +173,24 @@ def test_a_state_that_is_begun_anew_goes_on_after_that(written):
     """What is read and judged anew counts from then on, and what was reported stays."""
     with stored_state.opened(written, "a", "keys") as state:
         state.begin_anew()
-        assert (state.judged, state.after) == (None, {})
-        assert state.manifest.lasting is not None
-        number = state.manifest.run + 1
-        folder = state.begin(number)
-        (folder / "fingerprints").mkdir()
-        (folder / "fingerprints" / "part-0.parquet").write_bytes(b"anew")
-        state.put(
-            number,
-            heads={"t": Head(2, "id2")},
-            progress=Progress({}),
-            counts={},
-            in_order={},
-            fingerprints=fingerprints(f"{folder.name}/fingerprints"),
-            watched=[],
-            store=None,
-            lasting=state.manifest.lasting,
-        )
+        assert state.judged is None
+        lasting = state.manifest.lasting
+        assert lasting is not None
+        folder = state.begin(state.manifest.run + 1)
+        for place in ("summaries", "open", "seen", "findings"):
+            (folder / place).mkdir()
+            (folder / place / "part-0.parquet").write_bytes(b"anew")
+        state.put(manifest(2, f"{folder.name}/summaries", lasting=lasting))
         assert state.judged is state.manifest
-        assert state.after == {"t": 2}
+
+
+def test_a_state_that_another_run_has_locked_is_refused_without_opening_it(tmp_path):
+    """It is refused as long as it is locked; a look at it locks nothing."""
+    with (
+        stored_state.opened(tmp_path / "state", "a", "keys"),
+        pytest.raises(StateError, match="is in use by another run"),
+    ):
+        stored_state.refuse_others(tmp_path / "state")
+    stored_state.refuse_others(tmp_path / "state")
+    stored_state.refuse_others(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -49,7 +49,6 @@ def on(*arguments: Any, **options: Any) -> None:
         ({"category": "bill", "correlated": "order"}, "correlated='order' of Captured"),
         ({"category": "bill", "id": "nothing"}, "has no field 'nothing'"),
         ({"category": "bill", "id": 7}, "id= of Captured is a int; give it the name of a field"),
-        ({"category": "bill", "transaction": "each"}, "transaction='batch' or"),
         ({"category": "bill", "once": Processed}, "once=Processed of Captured is a class"),
         ({"category": "bill", "once": Processed(key="nothing")}, "has no field 'nothing'"),
         ({"category": "bill", "handler": lambda event: None}, "cannot be called with message, e"),

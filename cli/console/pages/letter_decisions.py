@@ -16,8 +16,8 @@ from cli.console.console import action, actor_of, console_of, see
 from cli.console.pages.letter_search import Search, SearchError, address_of
 from cli.console.pages.letters import LETTER, PATH
 from consumers.dead_letters import administration, bulk, history, search
+from consumers.dead_letters.letter import StateChange
 from consumers.dead_letters.search import Extent, Filter
-from consumers.dead_letters.stored_letters import StateChange
 
 DECIDE = f"{PATH}/decide"
 
@@ -82,18 +82,13 @@ def _asked(
     name = str(parameters.get("action", ""))
     try:
         looked_for = Search.of(parameters)
-        found = _any_state(looked_for)
-        wanted = _ACTIONS[name].picks(found)
+        wanted = _ACTIONS[name].picks(_any_state(looked_for))
     except (KeyError, SearchError) as error:
         text = str(error) if isinstance(error, SearchError) else "Choose letters from the list."
         return console.problem(request, 400, "Nothing was changed", text)
     with console.reading() as connection:
         extent = search.extent(connection, wanted)
         letters = search.page(connection, wanted, _SHOWN)
-        if name == "retry":
-            further = bulk.stranded(connection, found)
-            letters = [*letters, *further][:_SHOWN]
-            extent = Extent(extent.count + len(further), extent.last)
         waiting = administration.count_waiting(connection, letters)
     return console.page(
         request,

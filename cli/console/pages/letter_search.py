@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from consumers.dead_letters.failure import Reason
+from consumers.dead_letters.letter import OPEN, Letter
 from consumers.dead_letters.search import Filter, LetterKey
-from consumers.dead_letters.stored_letters import OPEN, StoredLetter
+from consumers.failures.failure import Reason
 
 # The choices of states, by their names in addresses.
 STATES: Mapping[str, tuple[str, ...] | None] = {
     "open": OPEN,
-    "dead": ("dead",),
-    "parked": ("parked",),
-    "retry": ("retry",),
-    "handled": ("handled",),
-    "discarded": ("discarded",),
+    **{state: (state,) for state in ("dead", "waiting", "parked", "handled", "discarded")},
     "all": None,
 }
 
@@ -68,7 +64,7 @@ def key_in(parameters: Mapping[str, str], prefix: str = "") -> LetterKey:
     return LetterKey(min(int(position), _LARGEST), consumer, category)
 
 
-def address_of(letter: StoredLetter, prefix: str = "") -> dict[str, str]:
+def address_of(letter: Letter, prefix: str = "") -> dict[str, str]:
     """Return the parameters that name a letter; `key_in` reads them."""
     return {
         f"{prefix}position": str(letter.global_position),

@@ -19,8 +19,8 @@ from cli.console.pages.letter_search import (
 )
 from cli.console.rendering import formatted
 from consumers.dead_letters import administration, history, search
+from consumers.dead_letters.letter import Letter, Raised
 from consumers.dead_letters.search import LetterKey
-from consumers.dead_letters.stored_letters import Raised, StoredLetter
 
 PATH = "/dead-letters"
 LETTER = f"{PATH}/letter"
@@ -138,7 +138,7 @@ def _done(connection: Connection[Any], request: Request) -> str | None:
     return f"{letters} will be retried. {_WHEN_RETRIED}"
 
 
-def _line_given(letter: StoredLetter) -> dict[str, str]:
+def _line_given(letter: Letter) -> dict[str, str]:
     """Return the parameters that search for the line of a letter's entity."""
     return {
         "consumer": letter.consumer,

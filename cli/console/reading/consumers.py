@@ -39,7 +39,6 @@ class Member:
     consumer: str
     category: str
     process: str
-    partition: int | None
     joined_at: datetime
     beat: float
     gone: bool

@@ -64,10 +64,8 @@ class PartitionStatus:
         stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is; from the beginning of the category if the position is foreign.
-        dead: how many dead letters it has that do not wait, and are not retried, handled or
-            discarded.
-        parked: how many messages wait behind those.
-        retry: how many of either are to be tried again, and have not been yet.
+        dead: how many dead letters it has.
+        parked: how many messages are parked behind others of their entities.
         waiting: how many wait for their next attempt.
         next_attempt_at: when the first of these is due; None if none waits.
     """
@@ -77,7 +75,6 @@ class PartitionStatus:
     lag: Lag
     dead: int
     parked: int
-    retry: int
     waiting: int = 0
     next_attempt_at: datetime | None = None
 
@@ -175,7 +172,6 @@ def of_stored(
             lags[row.partition],
             dead=letters.get((row.partition, "dead"), 0),
             parked=letters.get((row.partition, "parked"), 0),
-            retry=letters.get((row.partition, "retry"), 0),
             waiting=letters.get((row.partition, "waiting"), 0),
             next_attempt_at=next_attempts.get(row.partition),
         )

@@ -39,13 +39,11 @@ UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
 -- name: dead_letters
--- A letter that waits for its next attempt is not counted as dead.
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
-       CASE WHEN state = 'dead' AND next_attempt_at IS NOT NULL THEN 'waiting' ELSE state END,
-       count(*), min(next_attempt_at) FILTER (WHERE state = 'dead')
+       state, count(*), min(next_attempt_at)
 FROM (
   SELECT * FROM reservation.dead_letters
-  WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
+  WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('waiting', 'parked', 'dead')
   ORDER BY consumer, category, entity, global_position  -- in which order one index has the open ones
   OFFSET 0
 ) AS open
@@ -59,7 +57,7 @@ FROM (
   FROM (
     SELECT entity FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s
-      AND state IN ('dead', 'parked', 'retry')
+      AND state IN ('waiting', 'parked', 'dead')
     ORDER BY consumer, category, entity, global_position
     OFFSET 0
   ) AS open

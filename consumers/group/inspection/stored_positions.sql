@@ -10,7 +10,7 @@ WITH wanted AS (
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
          coalesce(reservation.is_gone(m.member), true) AS gone
   FROM reservation.groups g
-  CROSS JOIN LATERAL reservation.positions_of(g.consumer, g.category) p
+  JOIN reservation.positions p USING (consumer, category)
   LEFT JOIN reservation.members m ON m.member = p.holder
   WHERE %(consumers)s::text[] IS NULL OR (g.consumer, g.category) IN (SELECT * FROM wanted)
 )
@@ -22,10 +22,17 @@ WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
 ORDER BY consumer, category, partition
 
 -- name: is_drained
--- Whether no partition's position is before the last message of the category, and no dead letter
--- is to be handled again now.
+-- Whether no partition's position is before the last message of the category, and no letter is due now or within a
+-- second.
 SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
   SELECT FROM reservation.dead_letters l
-  WHERE l.consumer = %(consumer)s AND l.category = %(category)s
-    AND (l.state = 'retry' OR l.state = 'dead' AND l.next_attempt_at <= clock_timestamp()))
-FROM reservation.positions_of(%(consumer)s, %(category)s) p
+  WHERE l.consumer = %(consumer)s AND l.category = %(category)s AND l.state = 'waiting'
+    AND l.next_attempt_at <= clock_timestamp() + interval '1 second'
+    AND NOT EXISTS (
+      SELECT FROM reservation.dead_letters d
+      WHERE d.consumer = l.consumer AND d.category = l.category AND d.entity = l.entity
+        AND d.state IN ('waiting', 'parked', 'dead') AND d.global_position < l.global_position))
+  AND NOT EXISTS (
+    SELECT FROM reservation.parked_heads(%(consumer)s, %(category)s, NULL, 1, 1))
+FROM reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s

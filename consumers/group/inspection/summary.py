@@ -41,10 +41,8 @@ class ConsumerSummary:
         head: the global position of the category's last message; 0 if there is none.
         lag: how many messages are not handled, and the seconds since the first of them was written,
             by the server's clock: 0 if none is left, and None if it was not found.
-        dead: how many dead letters are open: they do not wait, and are not retried, handled or
-            discarded.
-        parked: how many messages wait behind those, or behind one that waits or is retried.
-        retry: how many of either are to be tried again, and have not been yet.
+        dead: how many dead letters there are.
+        parked: how many messages are parked behind others of their entities.
         waiting: how many wait for their next attempt.
         parked_entities: of how many entities the later messages are parked.
         next_attempt_at: when the first letter that waits is due; None if none waits.
@@ -60,7 +58,6 @@ class ConsumerSummary:
     lag: Lag
     dead: int
     parked: int
-    retry: int
     waiting: int
     parked_entities: int
     next_attempt_at: datetime | None
@@ -121,7 +118,6 @@ def _summary(
         lag=_total([one.lag for one in found]),
         dead=sum(one.dead for one in found),
         parked=sum(one.parked for one in found),
-        retry=sum(one.retry for one in found),
         waiting=sum(one.waiting for one in found),
         parked_entities=entities,
         next_attempt_at=min(

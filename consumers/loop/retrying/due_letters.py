@@ -1,59 +1,84 @@
-"""When letters that wait for their next attempt are due, as far as one consumer knows.
+"""When one consumer looks for letters that are due.
 
-The store says so when partitions were taken, and after letters were handled again. In between the
-consumer knows of each letter that it writes itself. So one that has no such letter asks nothing.
+It looks when partitions were taken, after each commit that wrote or finished letters, when the next
+letter that it knows of is due, and at each turn of its group while there are letters that wait or
+are parked: another process, or a person, may have finished what was before them. Where a look takes
+long, it is made less often.
 """
 
 import math
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from psycopg import Connection
+from consumers.failures.failure import Unhandled
 
-from consumers.dead_letters.failure import Letter
-from consumers.dead_letters.letters import DeadLetters
-from consumers.group.positions import Positions
-
-# Seconds until the next look, where letters are due that cannot be handled yet: one that is dead is
-# before them.
-LOOK_AGAIN = 1.2
+# A look at a turn is made so many times as long after the last as that took.
+_PAUSE_FACTOR = 50
 
 
 class DueLetters:
-    """The time of the next attempt at any letter of one consumer."""
+    """The time of the next look; all times are of the monotonic clock."""
 
-    def __init__(self, dead_letters: DeadLetters) -> None:
-        self._dead_letters = dead_letters
-        self._at = math.inf  # by the monotonic clock
+    def __init__(self) -> None:
+        self._at = math.inf
+        self._not_before = 0.0
+        self._parked = True
 
     @property
     def now(self) -> bool:
-        """Whether a letter is due."""
+        """Whether it is time to look."""
         return self._at <= time.monotonic()
 
     @property
-    def any(self) -> bool:
-        """Whether any letter waits."""
-        return self._at < math.inf
-
-    @property
     def seconds(self) -> float:
-        """The seconds until one is due; infinite if none waits."""
+        """The seconds until then; infinite if there is no reason to look."""
         return max(self._at - time.monotonic(), 0.0)
 
-    def look(
-        self, connection: Connection[Any], positions: Positions, *, in_vain: bool = False
-    ) -> None:
-        """Ask the store."""
-        seconds = self._dead_letters.next_attempt(connection, positions.partitions, positions.size)
-        if seconds is None:
-            self._at = math.inf
-        else:
-            self._at = time.monotonic() + max(seconds, LOOK_AGAIN if in_vain else 0.0)
+    def soon(self) -> None:
+        """Look as soon as possible, also for lines whose first letter is parked."""
+        self._at, self._parked = 0.0, True
 
-    def add(self, letters: Iterable[Letter]) -> None:
+    def also_parked(self) -> None:
+        """Look for lines whose first letter is parked at the next look."""
+        self._parked = True
+
+    def takes_parked(self) -> bool:
+        """Return whether the look that begins is for those too; not the one after it, so far."""
+        parked, self._parked = self._parked, False
+        return parked
+
+    def at_turn(self) -> None:
+        """Look now, unless the last look is too short ago for how long it took."""
+        if time.monotonic() >= self._not_before:
+            self.soon()
+
+    def looked(self, began: float, next_in: float | None, *, parked: bool = True) -> None:
+        """Note a look that began at a time, and the seconds until the next letter is due."""
+        now = time.monotonic()
+        if parked:
+            self._not_before = now + _PAUSE_FACTOR * (now - began)
+        self._at = math.inf if next_in is None else now + next_in
+
+    def wrote(self, letters: Iterable[Unhandled]) -> None:
         """Note letters that were written."""
+        now = time.monotonic()
         for letter in letters:
-            if letter.failure.wait is not None:
-                self._at = min(self._at, time.monotonic() + letter.failure.wait)
+            if letter.failure.wait is not None and not letter.runs:
+                self._at = min(self._at, now + letter.failure.wait)
+
+
+class WaitingCount:
+    """How many messages wait, counted at turns: so seldom that it costs little, however many."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._not_before = 0.0
+
+    def at_turn(self, count: Callable[[], int]) -> int:
+        """Return how many wait, as counted now or, where that takes long, before."""
+        began = time.monotonic()
+        if began >= self._not_before:
+            self._number = count()
+            now = time.monotonic()
+            self._not_before = now + _PAUSE_FACTOR * (now - began)
+        return self._number

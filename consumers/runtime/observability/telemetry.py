@@ -1,4 +1,4 @@
-"""What a consumer's process reports to its supervisor, if that has asked for it.
+"""What a consumer reports to the host of its process, if that has asked for it.
 
 Each report is one datagram with the totals since the process began. So a lost report is made up for
 by the next one, the last report of a killed process still counts, and a process never waits for its
@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -33,11 +33,13 @@ def no_batches() -> list[int]:
     return [0] * (len(BUCKETS) + 1)
 
 
-class ProcessReport(msgspec.Struct, array_like=True):
-    """The report of a process, since its beginning.
+class Report(msgspec.Struct, array_like=True):
+    """The report of a consumer in a process, since its beginning.
 
     Attributes:
         pid: the process id.
+        consumer: the component's name.
+        category: the category that it reads.
         state: ``up`` if the database is there and the process is a member of its group,
             ``degraded`` from an error of the database until a batch has gone through again.
         reason: why it is degraded; empty if it is not.
@@ -55,6 +57,8 @@ class ProcessReport(msgspec.Struct, array_like=True):
     """
 
     pid: int
+    consumer: str = ""
+    category: str = ""
     state: State = "starting"
     reason: str = ""
     positions: dict[int, int] = msgspec.field(default_factory=dict)
@@ -73,9 +77,11 @@ class ProcessReport(msgspec.Struct, array_like=True):
 class Telemetry:
     """Reports that a consumer lives, and what it has done."""
 
-    def __init__(self, supervisor: socket.socket | None = None) -> None:
+    def __init__(
+        self, supervisor: socket.socket | None = None, reads: tuple[str, str] = ("", "")
+    ) -> None:
         self._supervisor = supervisor
-        self._report = ProcessReport(os.getpid())
+        self._report = Report(os.getpid(), *reads)
         self._reported_at = 0.0
         if supervisor is not None:
             supervisor.setblocking(False)
@@ -115,14 +121,36 @@ class Telemetry:
         self._report.positions = {}
         self._now_or_later(True)
 
-    def committed(self, counts: Mapping[str, int], seconds: float) -> None:
-        """Note a batch."""
+    def committed(
+        self, counts: Mapping[str, int], seconds: float, set_aside: Mapping[int, str]
+    ) -> None:
+        """Note a batch, and the states of those of its messages that were set aside."""
+        del set_aside
         counted = self._report.counts
         for outcome, count in counts.items():
             counted[outcome] = counted.get(outcome, 0) + count
         self._report.buckets[bisect_left(BUCKETS, seconds)] += 1
         self._report.seconds += seconds
         self._now_or_later(True)
+
+    def retried(
+        self,
+        positions: Collection[int],
+        counts: Mapping[str, int],
+        set_aside: Mapping[int, str],
+        of_calls: int,
+    ) -> None:
+        """Note messages that had been set aside, what became of them, and those set aside again.
+
+        Of those that had only waited for their calls, what became is counted now.
+        """
+        del set_aside
+        if of_calls:
+            now = counts if of_calls == len(positions) else {"handled": of_calls}
+            counted = self._report.counts
+            for outcome, count in now.items():
+                counted[outcome] = counted.get(outcome, 0) + count
+            self._now_or_later(True)
 
     def scheduled(self, overdue: float, count: int | None = None) -> None:
         """Note what is scheduled in the store."""

@@ -30,9 +30,6 @@ from reservation.raised import describe
 from reservation.serialization.immutability import never_changes
 from reservation.serialization.struct_types import PLAIN, shown
 
-# Whether a handler shares the transaction of its batch, or has one for its message.
-Transaction = Literal["batch", "message"]
-
 _NoneType = type(None)
 _NEVER_EVENTS = (PLAIN | {dict, set, frozenset}) - {_NoneType}
 _LAZY = (Iterator, AsyncIterator, Awaitable)
@@ -105,16 +102,6 @@ def check_entity(component: str, entity: object) -> None:
             f"{component}: the entity {entity.__name__} cannot be copied for handlers: "
             f"{describe(error)}; let it hold only what copy.deepcopy can copy"
         ) from error
-
-
-def check_transaction(component: str, command: type, transaction: object) -> bool:
-    """Return whether a command has a transaction of its own."""
-    if transaction not in typing.get_args(Transaction):
-        raise DeclarationError(
-            f"{component}: {command.__name__} cannot be handled in a transaction of its "
-            f"{transaction!r}; write transaction='batch' or transaction='message'"
-        )
-    return transaction == "message"
 
 
 def check_handler(
@@ -327,7 +314,7 @@ def check_once(component: str, command: type, once: Any) -> None:
             f"{component}: once={once.__name__} of {command.__name__} is a class; write "
             f"once={once.__name__}()"
         )
-    methods = ("declare", "begin", "categories")
+    methods = ("declare", "look", "categories")
     if not (
         all(callable(getattr(once, m, None)) for m in methods) and hasattr(once, "keeps_state")
     ):

@@ -1,53 +1,61 @@
 """What the stored versions of states say of the messages of one batch, and the versions to add."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from psycopg import Connection
 
 from reservation.errors import (
     ExpiredError,
     IdempotenceKeyError,
-    SerializationError,
+    StoreError,
     StreamNameError,
 )
 from reservation.idempotence.state_based.delta import difference
 from reservation.idempotence.state_based.states import (
     Built,
     FirstHandling,
-    States,
     StreamStates,
     Version,
+    appending,
+    looking,
     state_stream,
 )
 from reservation.idempotence.strategy import Check, Incoming
 from reservation.messages.message import printable
+from reservation.postgres.exchange.request import Request
+from reservation.store.statements import Statement
 
 # Versions that may build on one that holds the whole state, so that none takes long to build.
 MOST_DELTAS = 50
 
 
+def look(category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+    """Return what reads the versions for the messages of a batch."""
+    streams = [_stream(incoming) for incoming in batch]
+    ids = [incoming.message.id for incoming in batch]
+    reading = looking(list(zip(streams, ids, strict=True)))
+
+    def check(rows: Sequence[tuple[Any, ...]]) -> Check:
+        found = zip(batch, streams, reading.read(rows), strict=True)
+        return StateCheck(
+            category,
+            {one.message.global_position: (stream, stored) for one, stream, stored in found},
+        )
+
+    return Statement(reading.query, reading.parameters, check)
+
+
 class StateCheck(Check):
     """The versions that are stored for the messages of one batch, and those that are added."""
 
-    def __init__(
-        self, connection: Connection[Any], category: str, batch: Sequence[Incoming]
-    ) -> None:
-        self._connection = connection
+    def __init__(self, category: str, found: Mapping[int, tuple[str, StreamStates]]) -> None:
         self._category = category
-        states = States(connection)
-        streams = [_stream(incoming) for incoming in batch]
-        ids = [incoming.message.id for incoming in batch]
-        found = states.look(list(zip(streams, ids, strict=True)))
-        self._found: dict[int, tuple[str, StreamStates]] = {
-            incoming.message.global_position: (stream, stored)
-            for incoming, stream, stored in zip(batch, streams, found, strict=True)
+        self._found = found  # by global position, with the stream of each message's state
+        self._read = {
+            (stream, stored.newest if stored.known is None else stored.known.position - 1): before
+            for stream, stored in found.values()
+            if (before := stored.before) is not None
         }
-        self._read = states.read(
-            (stream, stored.newest if stored.known is None else stored.known.position - 1)
-            for stream, stored in self._found.values()
-        )
         # By stream, the position of the newest version and its state.
         self._newest: dict[str, tuple[int, Built]] = {}
         self._added: list[Version] = []
@@ -105,9 +113,9 @@ class StateCheck(Check):
         self._newest[stream] = position, Built(state, base)
         self._added.append(version)
 
-    def record(self) -> None:
-        """Store the new versions, in one statement."""
-        States(self._connection).append(self._added)
+    def record(self) -> Sequence[Request]:
+        """Return what stores the new versions."""
+        return [appending(self._added)] if self._added else ()
 
     def _of(self, incoming: Incoming) -> tuple[str, StreamStates]:
         return self._found[incoming.message.global_position]
@@ -119,9 +127,9 @@ class StateCheck(Check):
             return newest
         state = Built("", 0) if stored.newest < 0 else self._read.get((stream, stored.newest))
         if state is None:
-            raise SerializationError(
-                f"Versions of {printable(stream)} were removed while they were read; run the "
-                f"batch again"
+            raise StoreError(
+                f"The newest state in {printable(stream)} builds on versions that are missing from "
+                f"reservation.states; restore them"
             )
         self._newest[stream] = stored.newest, state
         return stored.newest, state

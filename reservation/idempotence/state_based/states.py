@@ -6,20 +6,23 @@ trust what they have read, and no role may delete.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import msgspec
-from psycopg import Connection, Cursor
+import psycopg
 from psycopg import errors as pg
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.state_based.delta import apply
 from reservation.messages import stream_name
-from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cursor
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, TextArray, UuidArray
+from reservation.postgres.error_translation import translation
+from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
+from reservation.store.statements import Statement
 
 QUERIES = load_queries("reservation.idempotence.state_based")
 
@@ -80,22 +83,6 @@ class FirstHandling:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStates:
-    """What is stored in the stream that a message is for.
-
-    Attributes:
-        newest: the position of the newest version, -1 if there is none.
-        expired: under categories, the highest global position of the messages whose versions were
-            removed.
-        known: the message's own version; None if there is none.
-    """
-
-    newest: int
-    expired: dict[str, int]
-    known: FirstHandling | None
-
-
-@dataclass(frozen=True, slots=True)
 class Built:
     """A state, and how it is stored.
 
@@ -108,95 +95,70 @@ class Built:
     base: int
 
 
-class States:
-    """The stored versions, in the transaction that a connection is in."""
+@dataclass(frozen=True, slots=True)
+class StreamStates:
+    """What is stored in the stream that a message is for.
 
-    def __init__(self, connection: Connection[Any]) -> None:
-        self._connection = connection
+    Attributes:
+        newest: the position of the newest version, -1 if there is none.
+        expired: under categories, the highest global position of the messages whose versions were
+            removed.
+        known: the message's own version; None if there is none.
+        before: the state before the message's own version, or else the newest; None if there is
+            none, or an earlier message has it already.
+    """
 
-    def look(self, wanted: Sequence[tuple[str, str]]) -> list[StreamStates]:
-        """Return what is stored for messages, in one statement."""
-        rows = self._execute(
-            "look",
-            streams=TextArray([stream for stream, _ in wanted]),
-            messages=UuidArray([uuid.UUID(message) for _, message in wanted]),
-        ).fetchall()
-        return [
-            StreamStates(
-                -1 if newest is None else newest,
-                msgspec.json.decode(expired or "{}"),
-                None if position is None else FirstHandling(stream, position, *rest),
+    newest: int
+    expired: dict[str, int]
+    known: FirstHandling | None
+    before: Built | None
+
+
+def looking(wanted: Sequence[tuple[str, str]]) -> Statement[list[StreamStates]]:
+    """Return what reads what is stored for messages, of which each is a stream and an id."""
+
+    def read(rows: Sequence[tuple[Any, ...]]) -> list[StreamStates]:
+        found = []
+        for (stream, _), row in zip(wanted, rows, strict=True):
+            newest, expired, position, given, outputs, base, states = row
+            found.append(
+                StreamStates(
+                    -1 if newest is None else newest,
+                    msgspec.json.decode(expired or "{}"),
+                    None if position is None else FirstHandling(stream, position, given, outputs),
+                    None if base is None else Built(_built(states), base),
+                )
             )
-            for (stream, _), (newest, expired, position, *rest) in zip(wanted, rows, strict=True)
-        ]
+        return found
 
-    def read(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Built]:
-        """Return states by stream and position, in one statement.
-
-        Those that are not there, or not all of what they build on, are left out.
-        """
-        keys = set(wanted)
-        if not keys:
-            return {}
-        rows = self._execute(
-            "read",
-            streams=TextArray([stream for stream, _ in keys]),
-            positions=IntArray([position for _, position in keys]),
-        ).fetchall()
-        stored = {(stream, position): (base, text) for stream, position, base, text in rows}
-        built = {}
-        for key in keys:
-            state = _build(stored, *key)
-            if state is not None:
-                built[key] = state
-        return built
-
-    def newest(self, stream_name: str) -> str | None:
-        """Return the newest state in a stream as JSON text, or None if there is none."""
-        rows = self._execute("newest", stream=stream_name).fetchall()
-        found = self.read((stream_name, position) for (position,) in rows)
-        return next((state.text for state in found.values()), None)
-
-    def append(self, versions: Sequence[Version]) -> None:
-        """Store versions, in one statement."""
-        if versions:
-            self._execute(
-                "append",
-                streams=TextArray([version.stream_name for version in versions]),
-                positions=IntArray([version.position for version in versions]),
-                messages=UuidArray([version.message_id for version in versions]),
-                categories=TextArray([version.category for version in versions]),
-                global_positions=IntArray([version.global_position for version in versions]),
-                bases=IntArray([version.base for version in versions]),
-                states=TextArray([version.state for version in versions]),
-                given=TextArray([version.given for version in versions]),
-                outputs=TextArray([version.outputs for version in versions]),
-            )
-
-    # Any: what a query takes.
-    def _execute(self, query: str, **parameters: Any) -> Cursor[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            try:
-                return cursor.execute(QUERIES[query], parameters, prepare=False)
-            except pg.UniqueViolation as error:
-                key = error.diag.message_detail or "a version"
-                raise ExpectedVersionError(
-                    f"Another transaction stored the state first: {key}"
-                ) from error
+    streams = TextArray([stream for stream, _ in wanted])
+    messages = UuidArray([uuid.UUID(message) for _, message in wanted])
+    return Statement(QUERIES["look"], [streams, messages], read)
 
 
-def _build(
-    stored: dict[tuple[str, int], tuple[int, str]], stream: str, position: int
-) -> Built | None:
+def appending(versions: Sequence[Version]) -> Request:
+    """Return the statement that stores versions."""
+    values = {
+        "streams": TextArray([version.stream_name for version in versions]),
+        "positions": IntArray([version.position for version in versions]),
+        "messages": UuidArray([version.message_id for version in versions]),
+        "categories": TextArray([version.category for version in versions]),
+        "global_positions": IntArray([version.global_position for version in versions]),
+        "bases": IntArray([version.base for version in versions]),
+        "states": TextArray([version.state for version in versions]),
+        "given": TextArray([version.given for version in versions]),
+        "outputs": TextArray([version.outputs for version in versions]),
+    }
+    return Request(QUERIES["append"], values, failed=_not_appended)
+
+
+def _not_appended(error: psycopg.Error) -> Exception:
+    if isinstance(error, pg.UniqueViolation):
+        key = error.diag.message_detail or "a version"
+        return ExpectedVersionError(f"Another transaction stored the state first: {key}")
+    return translation(error)
+
+
+def _built(states: Sequence[str]) -> str:
     """Put a state together from the version that holds the whole, and what changed since."""
-    if (stream, position) not in stored:
-        return None
-    base, _ = stored[stream, position]
-    parts = [stored.get((stream, n)) for n in range(base, position + 1)]
-    if None in parts:
-        return None
-    (_, text), *deltas = [part for part in parts if part is not None]
-    for _, delta in deltas:
-        text = apply(text, delta)
-    return Built(text, base)
+    return reduce(apply, states)

@@ -19,16 +19,15 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, get_args
-
-from psycopg import Connection
+from typing import Literal, get_args
 
 from reservation.errors import DeclarationError
-from reservation.idempotence.state_based.check import StateCheck
+from reservation.idempotence.state_based.check import look
 from reservation.idempotence.state_based.states import state_category
-from reservation.idempotence.strategy import Incoming, Strategy
+from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.serialization import codec
 from reservation.serialization.immutability import never_changes
+from reservation.store.statements import Statement
 
 Form = Literal["whole", "delta"]
 
@@ -103,13 +102,11 @@ class StateBased(Strategy):
                 f"{component}: {entity.__name__} cannot be kept as a state: {codec.explain(error)}"
             ) from error
 
-    def begin(
-        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
-    ) -> StateCheck:
-        """Look for the messages among the stored versions, in two statements.
+    def look(self, consumer: str, category: str, batch: Sequence[Incoming]) -> Statement[Check]:
+        """Return what looks for the messages among the stored versions.
 
         Raises:
             IdempotenceKeyError: the stream of a message's state would have too long a name.
         """
         del consumer  # entity streams differ between components
-        return StateCheck(connection, category, batch)
+        return look(category, batch)

@@ -23,17 +23,6 @@ class End(Enum):
     REFUSED = "refused"  # by the commit itself, and no statement before it
 
 
-class Unanswered:
-    """What was sent on a connection, and whose answers are to be taken.
-
-    Attributes:
-        was_disturbed: whether somebody tried to use the connection meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self.was_disturbed = False
-
-
 class KeepingConnection(Connection[Any]):
     """A connection that prepares what `exchange` sends, and sends it together.
 
@@ -44,7 +33,6 @@ class KeepingConnection(Connection[Any]):
         prefix: what they begin with.
         begun: whether the block of a `transaction_of` runs, whose transaction is open.
         end: what became of its transaction within the block.
-        sent: what was sent, as long as its answers are not taken.
     """
 
     # Any: what psycopg makes a connection of.
@@ -55,16 +43,7 @@ class KeepingConnection(Connection[Any]):
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
         self.end = End.OPEN
-        self.sent: Unanswered | None = None
         register_arrays(self)
-
-    # Any: what psycopg's generators give.
-    def wait(self, *arguments: Any, **options: Any) -> Any:
-        """Wait for what psycopg has sent; refused while answers are to be taken."""
-        if self.sent is not None:
-            self.sent.was_disturbed = True
-            raise psycopg.ProgrammingError("the connection is in use for what was sent before")
-        return super().wait(*arguments, **options)
 
     def commit(self) -> None:
         """Commit; refused in `transaction_of`, whose end that is."""
@@ -97,8 +76,3 @@ def was_closed(connection: Connection[Any]) -> bool:
     # None once libpq's own `finish` was called.
     is_there = getattr(connection.pgconn, "pgconn_ptr", None) is not None
     return connection.closed and not (connection.broken and is_there)
-
-
-def awaits_answers(connection: Connection[Any]) -> bool:
-    """Return whether answers are to be taken of what was sent on a connection."""
-    return isinstance(connection, KeepingConnection) and connection.sent is not None

@@ -68,17 +68,15 @@ def put(
     sent: Sequence[Sending],
     *,
     commits: bool,
-    later: Sending | None = None,
-) -> Names:
-    """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
+) -> PQGen[Names]:
+    """Send statements in libpq's pipeline mode; return the names of those that are new.
 
     Those are prepared first, in a transaction of their own where none is open: what is prepared
     stays so after a rollback, and a transaction whose first statement is not its BEGIN has the
     isolation level of the session.
     """
     pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
-    every = [*sent, *([] if later is None else [later])]
-    new = {one.key: one for one in every if one.key not in names}
+    new = {one.key: one for one in sent if one.key not in names}
     given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
 
     def send(one: Sending) -> None:
@@ -96,16 +94,16 @@ def put(
         send(one)
     if commits:
         pgconn.send_query_params(b"COMMIT", None)
-    if later is not None:
-        send(later)
     pgconn.pipeline_sync()
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:  # what the server sends meanwhile is taken in
+            pgconn.consume_input()
     return given
 
 
 def taken(connection: KeepingConnection, new: Names) -> PQGen[Results]:
-    """Send the rest; return the results of preparing what is new, and of running all."""
+    """Return the results of preparing what is new, and of running all."""
     pgconn = connection.pgconn
-    yield from flushed(pgconn)
     prepared = (yield from results_up_to_sync(pgconn)) if new else []
     results = yield from results_up_to_sync(pgconn)
     pgconn.exit_pipeline_mode()
@@ -115,11 +113,12 @@ def taken(connection: KeepingConnection, new: Names) -> PQGen[Results]:
     return prepared, results
 
 
-def flushed(pgconn: PGconn) -> PQGen[None]:
-    """Send everything, and take in meanwhile what the server sends."""
-    while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
-            pgconn.consume_input()
+def put_and_taken(
+    connection: KeepingConnection, sent: Sequence[Sending], *, commits: bool
+) -> PQGen[Results]:
+    """Send statements, and return their results."""
+    new = yield from put(connection, sent, commits=commits)
+    return (yield from taken(connection, new))
 
 
 def results_up_to_sync(pgconn: PGconn) -> PQGen[list[PGresult]]:
@@ -149,11 +148,3 @@ def check_results(results: Sequence[PGresult]) -> None:
     for result in results:
         if result.status not in AS_EXPECTED:
             raise error_from_result(result)
-
-
-def put_and_taken(
-    connection: KeepingConnection, sent: Sequence[Sending], *, commits: bool
-) -> PQGen[Results]:
-    """Send statements, and return their results."""
-    new = put(connection, sent, commits=commits)
-    return (yield from taken(connection, new))

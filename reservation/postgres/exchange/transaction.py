@@ -6,34 +6,29 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection
-from psycopg.errors import RaiseException
 from psycopg.pq import TransactionStatus
 
 from reservation.postgres.connection import check_encoding
-from reservation.postgres.exchange.exchange import BEGIN, Beginning, exchange
+from reservation.postgres.exchange.exchange import BEGIN, exchange
 from reservation.postgres.exchange.keeping_connection import End, KeepingConnection
 from reservation.postgres.exchange.request import Answer, Request
-from reservation.postgres.sqlstates import Fault, fault_at_commit, fault_of
+from reservation.postgres.sqlstates import Fault, fault_at_commit, fault_of, is_condition
 
 
 @contextlib.contextmanager
 def transaction_of(
-    connection: Connection[Any], requests: Sequence[Request] | Beginning = ()
+    connection: Connection[Any], requests: Sequence[Request] = ()
 ) -> Iterator[list[Answer]]:
     """Run a block in a transaction, whose first statements are sent with its begin."""
     check_encoding(connection)
     if not isinstance(connection, KeepingConnection):
-        assert not isinstance(requests, Beginning)  # noqa: S101  it has such a connection
         with connection.transaction():
             yield exchange(connection, requests)
         return
     connection.begun, connection.end = True, End.OPEN
     try:
         try:
-            if isinstance(requests, Beginning):
-                yield requests.answers()
-            else:
-                yield exchange(connection, [BEGIN, *requests])[1:]
+            yield exchange(connection, [BEGIN, *requests])[1:]
         finally:
             connection.begun = False
     except BaseException:
@@ -43,17 +38,20 @@ def transaction_of(
         connection.execute("COMMIT")
 
 
-def run_transaction(beginning: Beginning) -> list[Answer] | None:
-    """Run a transaction of which all is sent at once; or take its answers, if it was sent."""
-    connection = beginning.connection
-    connection.end = End.OPEN
+def run_transaction(
+    connection: KeepingConnection, requests: Sequence[Request]
+) -> list[Answer] | None:
+    """Run a transaction of which all is sent at once; None if something of ours refused it."""
+    check_encoding(connection)
+    connection.begun, connection.end = True, End.OPEN
     try:
-        return beginning.answers()
+        return exchange(connection, [BEGIN, *requests], commits=True)[1:]
     except psycopg.Error as error:
         fault = fault_at_commit(error) if was_refused(connection) else fault_of(error)
-        if not isinstance(error, RaiseException) and fault is not Fault.MESSAGE:
+        if not is_condition(error) and fault is not Fault.MESSAGE:
             raise
     finally:
+        connection.begun = False
         _roll_back(connection)
     return None
 

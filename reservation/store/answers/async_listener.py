@@ -26,7 +26,7 @@ from reservation.postgres.finishing import finished
 from reservation.postgres.pooler import is_pooled_async
 from reservation.postgres.queries import load_queries
 from reservation.store.answers.listeners import APPLICATION_NAME, address_of
-from reservation.store.notifications import RETRY
+from reservation.store.listening import RETRY
 
 _QUERIES = load_queries("reservation.store", "notifications.sql")
 

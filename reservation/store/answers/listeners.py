@@ -10,7 +10,8 @@ from psycopg.pq import TransactionStatus
 
 from reservation.errors import ReservationError, StoreError
 from reservation.postgres.pooler import is_pooled
-from reservation.store.notifications import RETRY, Notices
+from reservation.store.listening import RETRY
+from reservation.store.notifications import Notices
 
 # The name of connections that wait for outcomes, in the server's views. It is none of a consumer.
 APPLICATION_NAME = "reservation-wait"

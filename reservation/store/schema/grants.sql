@@ -49,23 +49,23 @@ GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE, SELECT ON SEQUENCE message_store.messages_global_position_seq TO {role};
 GRANT SELECT ON
   reservation.versions, reservation.store_identity, reservation.finding_decisions,
-  reservation.letter_decisions, reservation.dead_letters
+  reservation.letter_decisions, reservation.dead_letters, reservation.positions
 TO {role};
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO {role};
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.leases
+  reservation.groups, reservation.leases, reservation.moves, reservation.members, reservation.heartbeats
 TO {role};
 GRANT INSERT (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
-  attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback,
+  attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
   key_fields
 ), UPDATE (
   message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
-  next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback, key_fields
+  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields
 ) ON reservation.dead_letters TO {role};
-GRANT DELETE ON reservation.members TO {role};
+GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.state_horizons
@@ -85,7 +85,7 @@ GRANT SELECT ON
   reservation.scheduled
 TO {role};
 GRANT UPDATE (cancelled_at, dead_at, attempts, attempt_at) ON reservation.scheduled TO {role};
-GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
+GRANT UPDATE (state, attempts, next_attempt_at, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding_decisions TO {role};
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request

@@ -4,6 +4,7 @@
 they add and remove the schema ``reservation`` and change nothing else.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,9 @@ _QUERIES = load_queries("reservation.store.schema", "install.sql")
 # Held while the schemas, or the rights on them, are changed: the first 64 bits of the MD5 of
 # "reservation store install".
 INSTALL_LOCK = 0x7B1C_91A5_3B0E_6D42
+
+# Seconds in which sessions of consumers that have just ended are waited for.
+CLOSING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +313,11 @@ def _check_may_use_messages(connection: Connection[Any]) -> None:
 
 
 def _refuse_running(connection: Connection[Any]) -> None:
-    running = [row[0] for row in connection.execute(_QUERIES["running"])]
-    if running:
+    deadline = time.monotonic() + CLOSING
+    while running := [row[0] for row in connection.execute(_QUERIES["running"])]:
+        if time.monotonic() < deadline:
+            connection.execute(_QUERIES["look_again"])
+            continue
         raise StoreError(
             f"A consumer is running on the database {connection.info.dbname!r}: "
             f"{', '.join(running)}; stop it, and detach again"

@@ -31,9 +31,13 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
   AND application_name NOT IN ('reservation snapshot', 'reservation spark')
 ORDER BY application_name
 
+-- name: look_again
+-- A session that its client has closed is there for a moment longer.
+SELECT pg_stat_clear_snapshot(), pg_sleep(0.05)
+
 -- name: lock
 SET LOCAL lock_timeout = '10s';
-LOCK TABLE reservation.positions IN ACCESS EXCLUSIVE MODE
+LOCK TABLE reservation.leases, reservation.moves IN ACCESS EXCLUSIVE MODE
 
 -- name: dependents
 -- What DROP … CASCADE would remove besides the schema's own objects: triggers, views and whatever

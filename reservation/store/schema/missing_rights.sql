@@ -23,7 +23,7 @@ WITH senders AS (
   WHERE nspname IN ('message_store', 'reservation')
 ), holders AS (
   SELECT a.grantee, bool_or(a.privilege_type <> 'SELECT') AS writes,
-         bool_or(a.privilege_type <> 'SELECT' AND c.relname IN ('positions', 'members')) AS consumes,
+         bool_or(a.privilege_type <> 'SELECT' AND c.relname IN ('leases', 'members')) AS consumes,
          count(DISTINCT c.oid) FILTER (WHERE a.privilege_type = 'SELECT') > 10 AS audits
   FROM pg_catalog.pg_class c
   JOIN schemas s ON s.oid = c.relnamespace AND s.nspname = 'reservation'
@@ -64,9 +64,11 @@ WITH senders AS (
     ('consumer', 'reservation.finding_decisions', ARRAY['SELECT']),
     ('consumer', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('consumer', 'reservation.groups', ARRAY['SELECT', 'INSERT', 'UPDATE']),
-    ('consumer', 'reservation.positions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
-    ('consumer', 'reservation.members', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.positions', ARRAY['SELECT']),
     ('consumer', 'reservation.leases', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.moves', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.members', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.heartbeats', ARRAY['SELECT', 'INSERT', 'DELETE']),
     ('consumer', 'reservation.dead_letters', ARRAY['SELECT']),
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),
@@ -96,14 +98,14 @@ WITH senders AS (
   JOIN pg_catalog.pg_class c ON c.relnamespace = s.oid AND c.relname = split_part(n.name, '.', 2)
 ), needed_columns (kind, name, columns, privilege) AS (
   VALUES
-    ('operator', 'dead_letters', ARRAY['state', 'attempts', 'changed_at'], 'UPDATE'),
+    ('operator', 'dead_letters', ARRAY['state', 'attempts', 'next_attempt_at', 'changed_at'], 'UPDATE'),
     ('consumer', 'dead_letters', ARRAY[
       'consumer', 'category', 'global_position', 'message_id', 'stream_name', 'type', 'entity',
       'state', 'reason', 'error', 'digest', 'attempts', 'process', 'next_attempt_at',
-      'earlier_attempts', 'error_type', 'error_place', 'error_text', 'error_traceback', 'key_fields'], 'INSERT'),
+      'error_type', 'error_place', 'error_text', 'error_traceback', 'key_fields'], 'INSERT'),
     ('consumer', 'dead_letters', ARRAY[
       'message_id', 'stream_name', 'type', 'entity', 'state', 'reason', 'error', 'digest', 'attempts',
-      'process', 'changed_at', 'next_attempt_at', 'earlier_attempts', 'error_type', 'error_place',
+      'process', 'changed_at', 'next_attempt_at', 'error_type', 'error_place',
       'error_text', 'error_traceback', 'key_fields'], 'UPDATE'),
     ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason', 'on_behalf_of'], 'INSERT'),
     ('operator', 'scheduled', ARRAY['cancelled_at', 'dead_at', 'attempts', 'attempt_at'], 'UPDATE')
@@ -127,7 +129,7 @@ WITH senders AS (
       k.kind = 'consumer' AND p.proname <> 'retry_with_data'
       OR k.kind = 'operator' AND p.proname IN (
            'retry_with_data', 'cancel_scheduled', 'flush_with_commit', 'readable_text', 'readable_large_text',
-           'readable_time', 'readable_type', 'stranded_letters')
+           'readable_time', 'readable_type')
       OR k.kind = 'auditor' AND (p.provolatile <> 'v' OR p.proname = 'flush_with_commit')
       OR k.kind = 'sender' AND p.proname IN (
            'write_messages', 'write_message', 'write_each', 'send_messages', 'may_insert',

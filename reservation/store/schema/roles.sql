@@ -29,7 +29,7 @@ WHERE p.pronamespace = to_regnamespace('reservation')
       WHEN 'consumer' THEN p.proname <> 'retry_with_data'
       WHEN 'operator' THEN p.proname IN (
         'retry_with_data', 'cancel_scheduled', 'flush_with_commit', 'readable_text', 'readable_large_text',
-        'readable_time', 'readable_type', 'stranded_letters')
+        'readable_time', 'readable_type')
       WHEN 'auditor' THEN p.provolatile <> 'v' OR p.proname = 'flush_with_commit'
     END
   OR p.pronamespace = to_regnamespace('message_store')

@@ -43,6 +43,7 @@ FUNCTION_SCRIPTS = (
     "processed",
     "passes",
     "revisions",
+    "in_events",
     "states",
     "notice",
     "answers",
@@ -97,7 +98,6 @@ class Migrations:
 
 
 MIGRATIONS = Migrations(_SCRIPTS / "migrations")
-SCHEMA_VERSION = MIGRATIONS.version
 
 
 def script_text(schema: str, name: str) -> bytes:

@@ -83,16 +83,16 @@ class WriteBatch:
     def statement_or_fail(self) -> Statement[None]:
         """Return the statement that writes the batch, or fails where a message was written before.
 
-        Each message has an expected version. A division by zero is how the statement fails.
+        That is known of those that have an expected version. The SQLSTATE is `REWRITTEN` then.
         """
         versions = [row.expected_version for row in self.rows]
-        expected = [-1 if version is None else version + 1 for version in versions]
+        expected = [None if version is None else version + 1 for version in versions]
         parameters: Sequence[Any]
         if len(self.rows) == 1:
-            query, parameters = QUERIES["write_message_or_fail"], [*self.rows[0], expected[0]]
+            query, parameters = QUERIES["write_message_or_fail"], [*self.rows[0]]
         else:
-            query = QUERIES["write_messages_or_fail"]
-            parameters = [*self._arrays(), IntArray(expected)]
+            query, parameters = QUERIES["write_messages_or_fail"], self._arrays()
+        parameters = [*parameters, IntArray(expected)]
         return Statement(query, parameters, lambda _: None, self.ids, self.expects, repeated=True)
 
     def statement_of_each(self) -> Statement[list[int | None]]:

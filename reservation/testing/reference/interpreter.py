@@ -28,7 +28,7 @@ from reservation.errors import (
     HandlerError,
     MessageError,
 )
-from reservation.handlers.retry import next_attempt
+from reservation.handlers.retry import Following, is_named, next_attempt
 from reservation.idempotence.in_events import PositionInEvents
 from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
@@ -134,20 +134,23 @@ class Interpreter:
             self.positions[category] = left[max(len(read) - messages, 0)]
 
     def take(self, category: str, message: StoredMessage) -> Taken:
-        """Take a message, as often as it is tried, and set it aside if it cannot be handled."""
-        for _ in range(declarations(self.component).attempts):
+        """Take a message, as often as it is tried, and set it aside if it cannot be handled.
+
+        What a policy of its handler names is tried once: its next attempt has a time of its own.
+        """
+        tried, taken = 0, None
+        while taken is None:
             try:
                 taken = self.dispatch(category, message)
-                break
             except MessageError as error:
-                exhausted, wait = self._next_attempt(category, message, error)
-                outcome = "waiting" if wait is not None else "dead"
                 if self._blocks(category):
                     taken = Taken(message, category, "parked", self._entity)
                     continue
-                taken = Taken(message, category, outcome, self._entity, error)
-                if exhausted or wait is not None:
-                    break
+                following, is_named = self._following(category, message, error, tried)
+                tried = following.attempts
+                if is_named or following.wait is None:
+                    outcome = "waiting" if following.wait is not None else "dead"
+                    taken = Taken(message, category, outcome, self._entity, error)
         if taken.outcome not in DONE:
             if taken.outcome == "conflict":  # which nothing waits behind
                 taken = dataclasses.replace(taken, entity=None)
@@ -191,13 +194,15 @@ class Interpreter:
         letters = ((key[0], taken.entity) for key, taken in self.letters.items())
         return self._entity is not None and (category, self._entity) in letters
 
-    def _next_attempt(
-        self, category: str, message: StoredMessage, error: MessageError
-    ) -> tuple[bool, float | None]:
-        if not isinstance(error, RaisedByHandlerError):
-            return False, None
-        retry = declarations(self.component).of(category)[message.type].retry
-        return next_attempt(error.__cause__, retry, 0)
+    def _following(
+        self, category: str, message: StoredMessage, error: MessageError, tried: int
+    ) -> tuple[Following, bool]:
+        """Return what follows, and whether the handler or its policy says so."""
+        declared = declarations(self.component)
+        cause = error.__cause__ if isinstance(error, RaisedByHandlerError) else None
+        retry = declared.of(category)[message.type].retry
+        following = next_attempt(cause, retry, declared.default_retry, tried)
+        return following, is_named(cause, retry)
 
     def _compare(
         self,

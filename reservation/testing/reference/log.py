@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
@@ -104,7 +104,3 @@ def id_conflict(row: Row, found: StoredMessage) -> MessageIdConflictError:
         f"Message id {row.id} is in use for another message in stream {found.stream_name}; give "
         f"another message an id of its own"
     )
-
-
-# Returns the id of the copy that a reservation stream begins with.
-CopyId = Callable[[str], str]

@@ -44,6 +44,23 @@ class Alone:
         self.played.close()
 
 
+class Failing(Alone):
+    """Handlers fail first after what they, and those before them in the batch, have done.
+
+    Half of them have used the connection, and most have made events.
+    """
+
+    def draw(self, seed: int) -> None:
+        self.history = history(Seeded(seed), failing=True)
+
+
+class FailingApart(Alone):
+    """The same in partitions."""
+
+    def draw(self, seed: int) -> None:
+        self.history = history(Seeded(seed), apart=True, failing=True)
+
+
 class Apart(Alone):
     """Categories with partitions, whose entities share nothing."""
 

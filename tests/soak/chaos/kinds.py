@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.soak.chaos.alone import Alone, Apart
+from tests.soak.chaos.alone import Alone, Apart, Failing, FailingApart
 from tests.soak.chaos.lines import Lines
 from tests.soak.chaos.outages import Crash, Failover
 from tests.soak.chaos.pooler import Pooler
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 KINDS: dict[str, Callable[["Stores", int], Any]] = {
     "alone": Alone,
     "apart": Apart,
+    "failing": Failing,
+    "failing apart": FailingApart,
     "failover": Failover,
     "pooler": Pooler,
     "replaced": Replaced,
@@ -27,7 +29,7 @@ KINDS: dict[str, Callable[["Stores", int], Any]] = {
 }
 
 # Of a thousand runs: the cheap kinds are many, so that ten thousand take an hour or two.
-_SHARES = [600, 330, 25, 12, 6, 5, 18, 4, 20]
+_SHARES = [450, 250, 150, 80, 25, 12, 6, 5, 18, 4, 20]
 
 
 def kind_of(seed: int) -> str:

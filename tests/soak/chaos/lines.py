@@ -6,9 +6,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from consumers.dead_letters import administration
-from consumers.dead_letters.stored_letters import LetterError, Selection
-from consumers.group.membership import GroupShare
-from consumers.loop import consumer
+from consumers.dead_letters.letter import LetterError, Selection
 from reservation import Component, MessageStore, RetryLater
 from reservation.postgres.connection import connect
 from tests.apps.orders import PAYMENTS, Captured, Order, Paid, capture
@@ -54,28 +52,23 @@ class Lines:
 
     def play(self) -> list[str]:
         """Play it; return the violations."""
-        # What is left behind is to be seen, and not to be found later.
-        before, consumer.LOOK_FOR_STRANDED = consumer.LOOK_FOR_STRANDED, float("inf")
-        try:
-            with connect(self.address, autocommit=True) as self._control, ExitStack() as stack:
-                self._control.execute(_SLOW_COMMITS)
-                for member in (0, 1):
-                    stack.enter_context(
-                        running(
-                            self._component,
-                            self.address,
-                            PAYMENTS,
-                            share=GroupShare(2, member),
-                            batch_size=self._chance.choice([1, 2, 1000]),
-                        )
+        with connect(self.address, autocommit=True) as self._control, ExitStack() as stack:
+            self._control.execute(_SLOW_COMMITS)
+            for _ in range(2):
+                stack.enter_context(
+                    running(
+                        self._component,
+                        self.address,
+                        PAYMENTS,
+                        partitions=2,
+                        batch_size=self._chance.choice([1, 2, 1000]),
                     )
-                for n in range(self._chance.randint(4, 12)):
-                    self._step(n)
-                    time.sleep(self._chance.choice([0.0, 0.0, 0.05, 0.3]))
-                self._failing.clear()
-                return self._ended()
-        finally:
-            consumer.LOOK_FOR_STRANDED = before
+                )
+            for n in range(self._chance.randint(4, 12)):
+                self._step(n)
+                time.sleep(self._chance.choice([0.0, 0.0, 0.05, 0.3]))
+            self._failing.clear()
+            return self._ended()
 
     def describe(self) -> str:
         """Return a readable description of what the seed repeats."""
@@ -146,7 +139,7 @@ class Lines:
         return [f"I2, {payment} took effect {count} times" for payment, count in rows]
 
     def _retry_dead(self) -> None:
-        """Retry what is dead, and not what is parked behind nothing."""
+        """Retry what is dead."""
         letters = administration.find(self._control, Selection(), states=["dead"])
         with suppress(LetterError):  # one was handled meanwhile
             positions = [letter.global_position for letter in letters]
@@ -155,9 +148,10 @@ class Lines:
     def _is_pending(self) -> bool:
         ((pending,),) = self._control.execute(
             "SELECT EXISTS (SELECT FROM reservation.dead_letters"
-            "   WHERE state IN ('dead', 'parked', 'retry'))"
+            "   WHERE state IN ('waiting', 'parked', 'dead'))"
             " OR reservation.category_head(%(category)s) > coalesce((SELECT min(p.position)"
-            "   FROM reservation.positions_of('order', %(category)s) p), 0)",
+            "   FROM reservation.positions p"
+            "   WHERE p.consumer = 'order' AND p.category = %(category)s), 0)",
             {"category": PAYMENTS},
         ).fetchall()
         return bool(pending)

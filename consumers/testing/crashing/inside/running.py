@@ -10,6 +10,7 @@ from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, Positions
 from consumers.loop.consumer import Consumer
 from consumers.loop.draining import Counting, UntilDrained
+from consumers.options import Options
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
@@ -36,9 +37,11 @@ class _Counting(Counting):
         super().__init__()
         self._committed = committed
 
-    def committed(self, counts: Mapping[str, int], seconds: float) -> None:
+    def committed(
+        self, counts: Mapping[str, int], seconds: float, set_aside: Mapping[int, str]
+    ) -> None:
         """Count the messages of a batch."""
-        super().committed(counts, seconds)
+        super().committed(counts, seconds, set_aside)
         self._committed()
 
 
@@ -74,7 +77,7 @@ def run(component: Component, order: Order, calls: Calls, send: Callable[[Record
                     session,
                     component,
                     category,
-                    batch_size=order.batch_size,
+                    Options(order.batch_size),
                     telemetry=counting,
                     log=log,
                 )
@@ -113,7 +116,7 @@ def _handle(
         lost = False
         while True:
             try:
-                batch.run(positions, 1, careful=lost)
+                next(batch.run(positions, 1, recheck=lost))
             except TO_BE_RETRIED:
                 lost = True
             else:

@@ -11,32 +11,38 @@ WITH before AS (
     OFFSET greatest(%(ordinal)s - 1, 0)
   ) AS k ON true
 ), taken AS (
-  UPDATE reservation.positions p
-  SET position = b.position, message_id = b.message_id, holder = NULL, epoch = p.epoch + 1
+  INSERT INTO reservation.leases AS l (consumer, category) VALUES (%(consumer)s, %(category)s)
+  ON CONFLICT (consumer, category, partition) DO UPDATE SET holder = NULL, epoch = l.epoch + 1
+  RETURNING epoch
+), moved AS (
+  UPDATE reservation.moves m
+  SET position = b.position, message_id = b.message_id
   FROM before AS b
-  WHERE (p.consumer, p.category, p.partition) = (%(consumer)s, %(category)s, 0)
-  RETURNING p.position, p.epoch
+  WHERE (m.consumer, m.category, m.partition) = (%(consumer)s, %(category)s, 0)
+  RETURNING m.n
 ), added AS (
-  INSERT INTO reservation.positions (consumer, category, partition, position, message_id, epoch)
-  SELECT %(consumer)s, %(category)s, 0, b.position, b.message_id, 1
+  INSERT INTO reservation.moves (consumer, category, position, message_id)
+  SELECT %(consumer)s, %(category)s, b.position, b.message_id
   FROM before AS b
-  WHERE NOT EXISTS (SELECT FROM taken)
-  RETURNING position, epoch
+  WHERE NOT EXISTS (SELECT FROM moved)
 )
-SELECT position, epoch FROM taken UNION ALL SELECT position, epoch FROM added
+SELECT b.position, t.epoch FROM before AS b, taken AS t
 
 -- name: give_back
 -- Leaves to the first consumer what the second has handled.
-UPDATE reservation.positions p
+UPDATE reservation.moves p
 SET position = q.position, message_id = q.message_id
-FROM reservation.positions q
+FROM reservation.moves q
 WHERE p.consumer = %(consumer)s AND q.consumer = %(consumer)s || '/2'
   AND (p.category, p.partition) = (q.category, q.partition) AND q.position > p.position
 
 -- name: forget
-DELETE FROM reservation.positions WHERE consumer = %(consumer)s || '/2'
+WITH gone AS (
+  DELETE FROM reservation.leases WHERE consumer = %(consumer)s || '/2'
+)
+DELETE FROM reservation.moves WHERE consumer = %(consumer)s || '/2'
 
 -- name: bring_forward
 -- Lets messages that wait for their next attempt be due.
 UPDATE reservation.dead_letters SET next_attempt_at = now()
-WHERE state = 'dead' AND next_attempt_at IS NOT NULL
+WHERE state = 'waiting' AND next_attempt_at > now()

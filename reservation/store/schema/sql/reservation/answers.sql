@@ -69,8 +69,6 @@ AS $$
     JOIN reservation.positions p
       ON p.consumer = g.consumer AND p.category = g.category
      AND p.partition = reservation.partition_of($3, g.partitions)
-     AND p.generation >= reservation.newest_generation(
-           g.consumer, g.category, reservation.partition_of($3, g.partitions))
     WHERE g.consumer = $1 AND g.category = $2), 0)
 $$;
 

@@ -1,7 +1,11 @@
--- A consumer's processes are the members of a group and share its partitions out among themselves. A
--- member says every now and then that it lives; what it holds is free for the others once it has not
--- done so for the time of its lease, or its session has ended. Who takes a partition adds one to its
--- epoch, and a batch commits only with the newest: a member that was taken for dead does no harm.
+-- The processes that read a category for a consumer are the members of a group, and share its partitions. A
+-- member renews its lease at intervals; what it holds is free for the others once it has not done so for
+-- the time of the lease, or its session has ended. Who takes a partition adds one to its epoch, and a batch
+-- commits only with the newest: a member that was taken for dead does no harm.
+--
+-- A process reads several categories of a consumer, with a member in the group of each. Its load is what all
+-- of these hold. A free partition goes to the process with the least load of those that read its category.
+-- One gives partitions back while another that may take them has at least two fewer.
 --
 -- What is written here is not waited for to be on the disk. A commit that counts on it comes later,
 -- and is not on the disk before it either. That is a setting of the transaction: one of the function
@@ -13,14 +17,25 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+  newest bigint;
 BEGIN
-  UPDATE reservation.leases l SET expires_at = clock_timestamp() + lease
-  WHERE l.member = renew_lease.member
-    AND l.generation >= (
-      SELECT g.generation FROM reservation.leases g
-      WHERE g.member = renew_lease.member
-      ORDER BY g.generation DESC LIMIT 1);
-  RETURN FOUND;
+  PERFORM FROM reservation.members m WHERE m.member = renew_lease.member FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+
+  DELETE FROM reservation.heartbeats h
+  WHERE h.member = renew_lease.member
+    AND h.n = (
+      SELECT o.n FROM reservation.heartbeats o
+      WHERE o.member = renew_lease.member
+      ORDER BY o.n DESC
+      LIMIT 1)
+  RETURNING h.n INTO newest;
+  INSERT INTO reservation.heartbeats (member, n, expires_at)
+  VALUES (renew_lease.member, coalesce(newest + 1, 0), clock_timestamp() + lease);
+  RETURN true;
 END
 $$;
 
@@ -29,9 +44,28 @@ CREATE OR REPLACE FUNCTION reservation.lease_end(member bigint) RETURNS timestam
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  SELECT l.expires_at FROM reservation.leases l
-  WHERE l.member = lease_end.member
-  ORDER BY l.generation DESC LIMIT 1
+  SELECT h.expires_at FROM reservation.heartbeats h
+  WHERE h.member = lease_end.member
+  ORDER BY h.n DESC
+  LIMIT 1
+$$;
+
+-- Ends a membership; what the member holds is then free.
+CREATE OR REPLACE FUNCTION reservation.remove_member(member bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  DELETE FROM reservation.members m WHERE m.member = remove_member.member;
+  DELETE FROM reservation.heartbeats h
+  WHERE h.member = remove_member.member
+    AND h.n = (
+      SELECT o.n FROM reservation.heartbeats o
+      WHERE o.member = remove_member.member
+      ORDER BY o.n DESC
+      LIMIT 1);
+END
 $$;
 
 -- Whether a member is gone, for those who only look: its time is over, or its session has ended.
@@ -73,15 +107,13 @@ $$;
 -- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
 -- member that the same process was on a connection that it lost; NULL at first. What it held is kept.
 CREATE OR REPLACE FUNCTION reservation.join_group(
-  consumer text, category text, partitions integer, process text, partition integer,
-  lease interval, former bigint
+  consumer text, category text, partitions integer, process text, worker text, lease interval,
+  former bigint
 ) RETURNS TABLE (member bigint, partitions_there integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-  one record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
 
@@ -93,52 +125,38 @@ BEGIN
   UPDATE reservation.groups g SET first_position = joined.position
   FROM (
     SELECT coalesce(min(p.position), 0) AS position
-    FROM reservation.positions_of(join_group.consumer, join_group.category) p
+    FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
   ) AS joined
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
     AND (g.first_position IS NULL OR g.first_position > joined.position);
-
-  -- Who adds partitions updates the group, so that of two that join at once the second sees what the first
-  -- has added, or fails to serialize: the key alone does not refuse a second row of a partition.
-  UPDATE reservation.groups g SET partitions = g.partitions
-  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
-    AND g.partitions > (
-      SELECT count(*) FROM reservation.positions_of(join_group.consumer, join_group.category))
-  RETURNING g.partitions INTO partitions_there;
-  IF FOUND THEN
-    INSERT INTO reservation.positions (consumer, category, partition, epoch)
-    SELECT join_group.consumer, join_group.category, n, 0
-    FROM generate_series(0, partitions_there - 1) AS n
-    WHERE n NOT IN (
-      SELECT p.partition
-      FROM reservation.positions_of(join_group.consumer, join_group.category) p);
-  END IF;
 
   SELECT g.partitions INTO partitions_there
   FROM reservation.groups g
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
   FOR SHARE;
 
-  INSERT INTO reservation.members (consumer, category, process, partition)
-  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition)
+  WITH added AS (
+    INSERT INTO reservation.leases (consumer, category, partition, epoch)
+    SELECT join_group.consumer, join_group.category, i, 0
+    FROM generate_series(0, partitions_there - 1) AS i
+    ON CONFLICT DO NOTHING
+    RETURNING partition
+  )
+  INSERT INTO reservation.moves (consumer, category, partition)
+  SELECT join_group.consumer, join_group.category, a.partition FROM added AS a;
+
+  INSERT INTO reservation.members (consumer, category, process, worker)
+  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.worker)
   RETURNING member INTO join_group.member;
-  INSERT INTO reservation.leases (member, expires_at)
+  INSERT INTO reservation.heartbeats (member, expires_at)
   VALUES (join_group.member, clock_timestamp() + lease);
 
   -- Waits for a transaction that moves one of the positions: it may be our own, of the connection
   -- that was lost while it committed.
-  FOR one IN
-    SELECT p.partition, p.generation
-    FROM reservation.positions_of(join_group.consumer, join_group.category) p
-    WHERE p.holder = former
-    ORDER BY p.partition
-  LOOP
-    UPDATE reservation.positions p SET holder = join_group.member
-    WHERE p.consumer = join_group.consumer AND p.category = join_group.category
-      AND p.partition = one.partition AND p.generation >= one.generation
-      AND p.holder = former;
-  END LOOP;
-  DELETE FROM reservation.members m WHERE m.member = former;
+  UPDATE reservation.leases l SET holder = join_group.member
+  WHERE (l.consumer, l.category) = (join_group.consumer, join_group.category) AND l.holder = former;
+  PERFORM reservation.remove_member(former);
 
   PERFORM pg_advisory_lock(-1201006963, (join_group.member & 2147483647)::integer);
   RETURN NEXT;
@@ -151,137 +169,168 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-  one record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  FOR one IN
-    SELECT p.consumer, p.category, p.partition, p.generation
-    FROM reservation.members m
-    CROSS JOIN LATERAL reservation.positions_of(m.consumer, m.category) p
-    WHERE m.member = leave_group.member AND p.holder = m.member
-    ORDER BY p.partition
-  LOOP
-    UPDATE reservation.positions p SET holder = NULL
-    WHERE p.consumer = one.consumer AND p.category = one.category
-      AND p.partition = one.partition AND p.generation >= one.generation
-      AND p.holder = leave_group.member;
-  END LOOP;
-  DELETE FROM reservation.members m WHERE m.member = leave_group.member;
+  UPDATE reservation.leases l SET holder = NULL
+  FROM reservation.members m
+  WHERE m.member = leave_group.member AND l.holder = m.member
+    AND (l.consumer, l.category) = (m.consumer, m.category);
+  PERFORM reservation.remove_member(leave_group.member);
 END
 $$;
 
--- Says that a member lives, finds those that do not, takes and gives back partitions until it has
--- its fair share, and returns what it holds. No row if the member was taken for dead. `foreign_at` is the
--- highest of its positions that was taken in another log, NULL if none was.
+-- How many free partitions of its category a member is to take; how many to give back if it is negative.
+--
+-- Taking: each free partition goes to whoever has the least load when those before it are taken, the first by
+-- name of several. Giving: a free partition counts as load of all who may take it, so that nothing more is
+-- given to somebody who has yet to take something.
+--
+-- Where all processes read the same categories, each category is shared equally too: what a process holds
+-- of the category itself outweighs its load. The load is balanced by that as well, because there is always a
+-- category of which the one with more partitions has more.
+CREATE OR REPLACE FUNCTION reservation.change_of_share(consumer text, category text, member bigint)
+RETURNS integer
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN (WITH living AS MATERIALIZED (
+    SELECT m.worker, array_agg(DISTINCT m.category ORDER BY m.category) AS categories,
+           array_agg(m.member) AS members
+    FROM reservation.members m
+    WHERE m.consumer = change_of_share.consumer
+    GROUP BY m.worker
+  ), held AS MATERIALIZED (
+    SELECT l.category, w.worker, count(*) AS n,
+           count(*) FILTER (WHERE l.holder = change_of_share.member) AS own
+    FROM reservation.leases l LEFT JOIN living w ON l.holder = ANY (w.members)
+    WHERE l.consumer = change_of_share.consumer
+    GROUP BY l.category, w.worker
+  ), free AS (
+    SELECT coalesce(sum(h.n), 0) AS n
+    FROM held h WHERE h.worker IS NULL AND h.category = change_of_share.category
+  ), weight AS (
+    SELECT CASE WHEN count(DISTINCT w.categories) = 1 THEN 1000000 ELSE 0 END AS n FROM living w
+  ), workers AS MATERIALIZED (
+    SELECT w.worker, change_of_share.member = ANY (w.members) AS is_own,
+           coalesce(sum(h.n) FILTER (WHERE h.worker IS NOT NULL), 0)
+             + weight.n * coalesce(sum(h.n) FILTER (WHERE h.worker IS NOT NULL AND h.category = change_of_share.category), 0)
+               AS load,
+           coalesce(sum(h.n) FILTER (WHERE h.worker IS NULL), 0) + weight.n * free.n AS promised
+    FROM living w
+    CROSS JOIN free
+    CROSS JOIN weight
+    LEFT JOIN held h ON h.worker = w.worker OR h.worker IS NULL AND h.category = ANY (w.categories)
+    WHERE change_of_share.category = ANY (w.categories)
+    GROUP BY w.worker, w.members, weight.n, free.n
+  )
+  SELECT (
+    SELECT count(*) FILTER (WHERE taken.is_own)
+    FROM (
+      SELECT w.is_own
+      FROM free, weight, workers w, generate_series(1, free.n) AS number
+      ORDER BY w.load + number * (1 + weight.n), w.worker
+      LIMIT (SELECT f.n FROM free f)
+    ) AS taken
+  )::integer - coalesce((
+    SELECT greatest(least(
+      (SELECT sum(h.own) FROM held h),
+      div(own.load - min(other.load + other.promised) + weight.n, 2 + 2 * weight.n)), 0)
+    FROM weight, workers own, workers other
+    WHERE own.is_own AND NOT other.is_own
+    GROUP BY own.load, weight.n), 0)::integer);
+END
+$$;
+
+-- Renews the lease of a member, finds others that are gone, takes and gives back partitions until it has its
+-- share, and returns what it holds. It gives nothing back while it searches for the message that ended a process:
+-- whoever took it from there would not know of that. No row if the member was taken for dead. `foreign_at` is the highest of
+-- its positions that was taken in another log, NULL if none was. `unsettled` says that a partition is free.
 CREATE OR REPLACE FUNCTION reservation.take_part(
-  consumer text, category text, member bigint, lease interval
+  consumer text, category text, member bigint, lease interval, gives boolean DEFAULT true
 ) RETURNS TABLE (
   head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
-  unclean integer[], retry boolean, foreign_at bigint
+  unclean integer[], letters boolean, foreign_at bigint, unsettled boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-  own integer;      -- the only partition that the member may have
-  fixed integer[];  -- those that members with a fixed part have
-  share integer;    -- how many the member is to have
-  free integer;     -- how many of them it does not have yet
+  change integer;
   one record;
-  holder bigint;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
 
   IF NOT reservation.renew_lease(take_part.member, lease) THEN
     RETURN;
   END IF;
-  SELECT m.partition INTO own FROM reservation.members m WHERE m.member = take_part.member;
 
-  -- A lease that is locked is just being renewed.
   FOR one IN
     SELECT m.member FROM reservation.members m
     WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
       AND m.member <> take_part.member
+      AND (reservation.lease_end(m.member) < clock_timestamp()
+           OR pg_try_advisory_xact_lock_shared(-1201006963, (m.member & 2147483647)::integer))
     ORDER BY m.member
   LOOP
-    PERFORM FROM reservation.leases l
-    WHERE l.member = one.member
-      AND l.generation >= (
-        SELECT g.generation FROM reservation.leases g
-        WHERE g.member = one.member
-        ORDER BY g.generation DESC LIMIT 1)
-      AND (l.expires_at < clock_timestamp()
-           OR pg_try_advisory_xact_lock_shared(-1201006963, (one.member & 2147483647)::integer))
-    FOR UPDATE SKIP LOCKED;
-    IF FOUND THEN
-      DELETE FROM reservation.members m WHERE m.member = one.member;
+    -- One that is locked is just being renewed, or was while the lock was waited for.
+    PERFORM FROM reservation.members m WHERE m.member = one.member FOR UPDATE SKIP LOCKED;
+    IF FOUND AND reservation.is_gone(one.member) THEN
+      PERFORM reservation.remove_member(one.member);
       PERFORM reservation.end_hung_session(one.member);
     END IF;
   END LOOP;
 
-  SELECT coalesce(array_agg(m.partition) FILTER (WHERE m.partition IS NOT NULL), '{}')
-  INTO fixed
-  FROM reservation.members m
-  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
-    AND m.member <> take_part.member;
+  -- Mostly there is nothing to change. Else it is computed again under a lock, so that members that change
+  -- their shares at once know of each other.
+  change := reservation.change_of_share(take_part.consumer, take_part.category, take_part.member);
+  IF change <> 0 THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended('reservation.shares ' || take_part.consumer, 0));
+    change := reservation.change_of_share(take_part.consumer, take_part.category, take_part.member);
+  END IF;
 
-  SELECT CASE WHEN own IS NULL THEN (p.n + s.behind) / s.n ELSE 1 END
-  INTO share
-  FROM (
-    SELECT count(*)::integer AS n, count(*) FILTER (WHERE m.member > take_part.member)::integer AS behind
-    FROM reservation.members m
-    WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
-      AND (m.partition IS NULL OR m.member = take_part.member)
-  ) AS s, (
-    SELECT count(*)::integer AS n
-    FROM reservation.positions_of(take_part.consumer, take_part.category) p
-    WHERE own IS NOT NULL OR p.partition <> ALL (fixed)
-  ) AS p;
-
-  free := share;
-  FOR one IN
-    SELECT p.partition, p.generation, own IS NOT NULL OR p.partition <> ALL (fixed) AS may_keep
-    FROM reservation.positions_of(take_part.consumer, take_part.category) p
-    WHERE p.holder = take_part.member
-    ORDER BY p.partition
-  LOOP
-    IF one.may_keep AND free > 0 THEN
-      free := free - 1;
-    ELSE
-      UPDATE reservation.positions p SET holder = NULL
-      WHERE p.consumer = take_part.consumer AND p.category = take_part.category
-        AND p.partition = one.partition AND p.generation >= one.generation
-        AND p.holder = take_part.member;
-    END IF;
-  END LOOP;
+  IF change < 0 AND gives THEN
+    UPDATE reservation.leases l SET holder = NULL
+    FROM (
+      SELECT o.partition FROM reservation.leases o
+      WHERE (o.consumer, o.category) = (take_part.consumer, take_part.category)
+        AND o.holder = take_part.member
+      ORDER BY o.partition DESC
+      LIMIT -change
+      FOR UPDATE SKIP LOCKED
+    ) AS given
+    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+      AND l.partition = given.partition;
+  END IF;
 
   unclean := '{}';
+  unsettled := false;
   FOR one IN
-    SELECT p.partition, p.generation, p.holder
-    FROM reservation.positions_of(take_part.consumer, take_part.category) p
-    WHERE (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
-      AND CASE WHEN own IS NULL THEN p.partition <> ALL (fixed) ELSE p.partition = own END
-    ORDER BY p.partition
+    SELECT l.partition, l.holder
+    FROM reservation.leases l
+    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+      AND (l.holder IS NULL OR l.holder NOT IN (SELECT m.member FROM reservation.members m))
+    ORDER BY l.partition
   LOOP
-    EXIT WHEN free <= 0;
+    unsettled := unsettled OR change <= 0;
+    EXIT WHEN change <= 0;
     -- A row that is locked is being moved by a member that has just been found dead: at the next time.
-    SELECT p.holder INTO holder
-    FROM reservation.positions p
-    WHERE p.consumer = take_part.consumer AND p.category = take_part.category
-      AND p.partition = one.partition AND p.generation >= one.generation
-      AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
+    PERFORM FROM reservation.leases l
+    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+      AND l.partition = one.partition AND l.holder IS NOT DISTINCT FROM one.holder
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
       PERFORM reservation.end_hung_session(one.holder);
+      unsettled := true;
       CONTINUE;
     END IF;
-    UPDATE reservation.positions p SET holder = take_part.member, epoch = p.epoch + 1
-    WHERE p.consumer = take_part.consumer AND p.category = take_part.category
-      AND p.partition = one.partition AND p.generation >= one.generation;
-    free := free - 1;
-    IF holder IS NOT NULL THEN
+    UPDATE reservation.leases l SET holder = take_part.member, epoch = l.epoch + 1
+    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+      AND l.partition = one.partition;
+    change := change - 1;
+    IF one.holder IS NOT NULL THEN
       unclean := unclean || one.partition;
     END IF;
   END LOOP;
@@ -291,8 +340,9 @@ BEGIN
          coalesce(array_agg(p.epoch ORDER BY p.partition), '{}'),
          max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id))
   INTO held, positions, epochs, foreign_at
-  FROM reservation.positions_of(take_part.consumer, take_part.category) p
-  WHERE p.holder = take_part.member;
+  FROM reservation.positions p
+  WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+    AND p.holder = take_part.member;
 
   SELECT g.carried INTO carried FROM reservation.groups g
   WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
@@ -301,12 +351,7 @@ BEGIN
     foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
   END IF;
   head := reservation.category_head(take_part.category);
-  -- In the order of their index: where the planner expects many of them, it would look through all letters.
-  retry := (
-    SELECT true FROM reservation.dead_letters l
-    WHERE (l.consumer, l.category, l.state) = (take_part.consumer, take_part.category, 'retry')
-    ORDER BY l.entity, l.global_position
-    LIMIT 1) IS NOT NULL;
+  letters := reservation.may_have_due_letters(take_part.consumer, take_part.category);
   RETURN NEXT;
 END
 $$;

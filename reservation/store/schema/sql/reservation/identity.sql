@@ -53,7 +53,8 @@ AS $$
     SELECT FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
     WHERE (g.consumer, g.category) = (carries_foreign.consumer, carries_foreign.category)
       AND c.position > (
-        SELECT min(p.position) FROM reservation.positions_of(g.consumer, g.category) p)
+        SELECT min(p.position) FROM reservation.positions p
+        WHERE (p.consumer, p.category) = (g.consumer, g.category))
       AND reservation.is_foreign(c.position, c.message_id))
 $$;
 
@@ -95,7 +96,7 @@ END
 $$;
 
 CREATE OR REPLACE TRIGGER forget_message
-BEFORE UPDATE ON reservation.positions
+BEFORE UPDATE ON reservation.moves
 FOR EACH ROW
 WHEN (NEW.position <> OLD.position AND NEW.message_id = OLD.message_id)
 EXECUTE FUNCTION reservation.forget_message();

@@ -60,7 +60,7 @@ BEGIN
   FROM reservation.dead_letters d
   WHERE (d.consumer, d.category, d.global_position)
         = (retry_with_data.consumer, retry_with_data.category, retry_with_data.global_position);
-  IF NOT FOUND OR letter.state NOT IN ('dead', 'retry') OR letter.reason = 'conflict' THEN
+  IF NOT FOUND OR letter.state NOT IN ('dead', 'waiting') OR letter.reason = 'conflict' THEN
     RAISE object_not_in_prerequisite_state USING MESSAGE = format(
       'There is no dead letter of the consumer %s at global position %s that can be retried',
       retry_with_data.consumer, retry_with_data.global_position);
@@ -99,8 +99,8 @@ BEGIN
           retry_with_data.on_behalf_of, retry_with_data.request)
   RETURNING h.number INTO decision_number;
   UPDATE reservation.dead_letters d
-  SET data = retry_with_data.data, correction = decision_number, state = 'retry', attempts = 0,
-      changed_at = clock_timestamp()
+  SET data = retry_with_data.data, correction = decision_number, state = 'waiting', attempts = 0,
+      next_attempt_at = clock_timestamp(), changed_at = clock_timestamp()
   WHERE (d.consumer, d.category, d.global_position)
         = (retry_with_data.consumer, retry_with_data.category, retry_with_data.global_position);
 END

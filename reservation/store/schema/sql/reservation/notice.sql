@@ -50,7 +50,7 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.expect_notice(category text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '100ms'
+SET lock_timeout = '10ms'
 AS $$
 DECLARE
   taken integer := 0;

@@ -166,10 +166,7 @@ BEGIN
   ELSIF cause_position IS NULL THEN
     state := 'unknown';
   ELSE
-    -- A letter that waits for its next attempt is not dead yet.
-    SELECT CASE WHEN d.next_attempt_at IS NULL THEN d.state ELSE 'retry' END AS state,
-           d.reason, d.error
-    INTO letter
+    SELECT d.state, d.reason, d.error INTO letter
     FROM reservation.dead_letters d
     WHERE d.consumer = consumer AND d.category = message_store.category(cause.stream_name)
       AND d.global_position = cause.global_position AND d.message_id = cause.id;

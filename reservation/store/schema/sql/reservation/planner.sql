@@ -22,8 +22,8 @@ BEGIN
     FROM (
       VALUES
         (by_index, ARRAY[
-          -- positions, groups and letters
-          'message_at', 'is_foreign', 'join_group', 'leave_group', 'take_part', 'has_open_letter',
+          -- messages at positions, and letters
+          'message_at', 'is_foreign', 'take_part', 'has_open_letter', 'may_have_due_letters',
           'corrected_contents',
           -- what became of a command
           'first_after', 'message_in', 'asked_command', 'first_event', 'event_of_removed', 'found_outcome',
@@ -35,16 +35,15 @@ BEGIN
           -- HTTP requests
           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request']),
         (in_order, ARRAY[
-          -- the newest version of a position or a lease
-          'newest_generation', 'positions_of', 'move_positions', 'renew_lease', 'lease_end',
           -- the next messages of a category or a stream
           'read_stream', 'read_category', 'read_category_part', 'read_part', 'read_commands', 'keys_of_next',
           'last_message', 'category_head',
-          'stranded_letters', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
+          'parked_heads', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
         (by_key, ARRAY[
           'read_streams', 'read_with_entities', 'read_snapshots', 'write_snapshots', 'read_revisions',
           'find_new', 'reserve', 'compare_reserved', 'compare_initiations', 'stored_positions',
-          'find_processed', 'record_processed', 'handled_before',
+          'find_processed', 'record_processed', 'handled_before', 'newer_causes', 'look_at_states',
+          'check_unwritten',
           'asked_copy', 'asked_open_command', 'insert_scheduled', 'settle_scheduled']),
         -- The functions that it calls are taken to cost so much that a plan would be compiled.
         (ARRAY['jit = off'], ARRAY['reserve_next']),

@@ -1,87 +1,28 @@
--- The positions, each of which is a row that is updated with every batch. It is found from the newest end
--- of its key, so the versions that an old snapshot keeps are not gone through. A condition on the
--- generation has to let later ones pass, because the row may be updated while its lock is waited for.
+-- Where each consumer is. A position changes with every batch, and an old snapshot that somebody holds keeps
+-- every version of a changed row. So a position is no row that is updated: each move inserts a row and deletes
+-- the one before, and a search from the newest end of the key finds the one that counts at once. What does not
+-- change with a batch is in the lease, whose row every move locks: that is what a move and a takeover wait for.
 
--- Counts the updates of a row, whoever makes them. Between two generations an update writes no index.
-CREATE OR REPLACE FUNCTION reservation.count_update() RETURNS trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  NEW.updates := OLD.updates + 1;
-  NEW.generation := greatest(OLD.generation, NEW.updates / 32);
-  RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER count_update
-BEFORE UPDATE ON reservation.positions
-FOR EACH ROW EXECUTE FUNCTION reservation.count_update();
-
-CREATE OR REPLACE TRIGGER count_update
-BEFORE UPDATE ON reservation.leases
-FOR EACH ROW EXECUTE FUNCTION reservation.count_update();
-
--- The generation of the row of a partition; NULL if there is none.
-CREATE OR REPLACE FUNCTION reservation.newest_generation(consumer text, category text, partition integer)
-RETURNS bigint
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-  SELECT p.generation FROM reservation.positions p
-  WHERE p.consumer = newest_generation.consumer AND p.category = newest_generation.category
-    AND p.partition = newest_generation.partition
-  ORDER BY p.generation DESC LIMIT 1
-$$;
-
--- The rows of a consumer in a category: one for each partition.
-CREATE OR REPLACE FUNCTION reservation.positions_of(consumer text, category text)
-RETURNS SETOF reservation.positions
-LANGUAGE sql STABLE ROWS 4
-SET search_path = pg_catalog, pg_temp
-AS $$
-  WITH RECURSIVE newest(found) AS (
-    (
-      SELECT p FROM reservation.positions p
-      WHERE p.consumer = positions_of.consumer AND p.category = positions_of.category
-      ORDER BY p.partition DESC, p.generation DESC LIMIT 1
-    )
-    UNION ALL
-    SELECT (
-      SELECT p FROM reservation.positions p
-      WHERE p.consumer = positions_of.consumer AND p.category = positions_of.category
-        AND p.partition < (n.found).partition
-      ORDER BY p.partition DESC, p.generation DESC LIMIT 1
-    )
-    FROM newest n
-    WHERE (n.found).partition IS NOT NULL
-  )
-  SELECT (n.found).* FROM newest n WHERE (n.found).partition IS NOT NULL
-$$;
-
--- A partition has one row. A second one gets the generation of the first, so that the primary key refuses
--- it.
-CREATE OR REPLACE FUNCTION reservation.refuse_second_position() RETURNS trigger
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  NEW.generation := coalesce(
-    reservation.newest_generation(NEW.consumer, NEW.category, NEW.partition), NEW.generation);
-  RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER refuse_second_position
-BEFORE INSERT ON reservation.positions
-FOR EACH ROW EXECUTE FUNCTION reservation.refuse_second_position();
+-- One row for each partition. Attempts at a message that the position has passed are over.
+CREATE OR REPLACE VIEW reservation.positions AS
+SELECT l.consumer, l.category, l.partition, m.position, m.message_id, m.moved_at AS updated_at,
+       l.epoch, l.holder, CASE WHEN l.attempted > m.position THEN l.attempted END AS attempted,
+       CASE WHEN l.attempted > m.position THEN l.attempts ELSE 0 END AS attempts
+FROM reservation.leases l
+CROSS JOIN LATERAL (
+  SELECT m.position, m.message_id, m.moved_at
+  FROM reservation.moves m
+  WHERE m.consumer = l.consumer AND m.category = l.category AND m.partition = l.partition
+  ORDER BY m.n DESC
+  LIMIT 1
+) AS m;
 
 -- Moves the positions of partitions from one message to another, each if it is still at the first and of
--- the epoch given, and in this log. False if one of them is not: the transaction is to be rolled back.
+-- the epoch given, and in this log. Else the transaction fails with the SQLSTATE RV001.
 CREATE OR REPLACE FUNCTION reservation.move_positions(
   consumer text, category text, partitions integer[], epochs bigint[], before bigint, "position" bigint,
   message_id uuid, carried boolean
-) RETURNS boolean
+) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -90,26 +31,39 @@ DECLARE
   there uuid := coalesce(
     move_positions.message_id,
     reservation.message_at(move_positions.category, move_positions.position));
+  newest bigint;
 BEGIN
-  FOR n IN 1 .. cardinality(partitions) LOOP
-    UPDATE reservation.positions AS p
-    SET position = move_positions.position, updated_at = now(), attempted = NULL, attempts = 0,
-        message_id = there
-    WHERE p.consumer = move_positions.consumer AND p.category = move_positions.category
-      AND p.partition = partitions[n]
-      AND p.generation >= (
-        SELECT g.generation FROM reservation.positions g
-        WHERE g.consumer = move_positions.consumer AND g.category = move_positions.category
-          AND g.partition = partitions[n]
-        ORDER BY g.generation DESC LIMIT 1)
-      AND p.epoch = epochs[n] AND p.position = before
-      AND NOT reservation.is_foreign(p.position, p.message_id)
-      AND NOT (move_positions.carried
-               AND reservation.carries_foreign(move_positions.consumer, move_positions.category));
-    IF NOT FOUND THEN
-      RETURN false;
+  FOR i IN 1 .. cardinality(partitions) LOOP
+    PERFORM FROM reservation.leases l
+    WHERE l.consumer = move_positions.consumer AND l.category = move_positions.category
+      AND l.partition = partitions[i] AND l.epoch = epochs[i]
+    FOR NO KEY UPDATE;
+
+    -- A new statement, which sees what the lock was waited for. Of the rows it names one: a range would be
+    -- a walk through those that were deleted.
+    IF FOUND THEN
+      DELETE FROM reservation.moves m
+      WHERE m.consumer = move_positions.consumer AND m.category = move_positions.category
+        AND m.partition = partitions[i]
+        AND m.n = (
+          SELECT o.n FROM reservation.moves o
+          WHERE o.consumer = move_positions.consumer AND o.category = move_positions.category
+            AND o.partition = partitions[i]
+          ORDER BY o.n DESC
+          LIMIT 1)
+        AND m.position = before AND NOT reservation.is_foreign(m.position, m.message_id)
+      RETURNING m.n INTO newest;
     END IF;
+
+    IF NOT FOUND OR move_positions.carried
+        AND reservation.carries_foreign(move_positions.consumer, move_positions.category) THEN
+      RAISE EXCEPTION 'The position of partition % has not moved', partitions[i]
+        USING ERRCODE = 'RV001', SCHEMA = 'reservation';
+    END IF;
+
+    INSERT INTO reservation.moves (consumer, category, partition, n, position, message_id)
+    VALUES (move_positions.consumer, move_positions.category, partitions[i], newest + 1,
+            move_positions.position, there);
   END LOOP;
-  RETURN true;
 END
 $$;

@@ -8,23 +8,23 @@ REVOKE ALL ON ALL ROUTINES IN SCHEMA reservation FROM PUBLIC;
 GRANT USAGE ON SCHEMA reservation TO message_store;
 GRANT SELECT ON
   reservation.versions, reservation.store_identity, reservation.finding_decisions,
-  reservation.letter_decisions, reservation.dead_letters
+  reservation.letter_decisions, reservation.dead_letters, reservation.positions
 TO message_store;
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.leases
+  reservation.groups, reservation.leases, reservation.moves, reservation.members, reservation.heartbeats
 TO message_store;
 GRANT INSERT (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
-  attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback,
+  attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
   key_fields
 ), UPDATE (
   message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
-  next_attempt_at, earlier_attempts, error_type, error_place, error_text, error_traceback, key_fields
+  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields
 ) ON reservation.dead_letters TO message_store;
-GRANT DELETE ON reservation.members TO message_store;
+GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.state_horizons

@@ -30,11 +30,10 @@ END
 $$;
 
 -- Reads the next commands of a category as read_commands does, of all partitions. If the server has taken
--- the key of each, reserves them and moves the positions past them; then there is one row, with the position
--- of the last of them, how many there are, and how many of them are duplicates. Else nothing is written, each
--- comes as read_commands returns it, and the caller decides. Fails where a position does not move or a
--- command is in conflict, for the caller to find out which. A name of more than `longest_name` characters is
--- for the caller to check.
+-- the key of each and none is in conflict, reserves them and moves the positions past them; then there is one
+-- row, with the position of the last of them, how many there are, and how many of them are duplicates. Else
+-- nothing is written, each comes as read_commands returns it, and the caller decides. Fails where a position
+-- does not move. A name of more than `longest_name` characters is for the caller to check.
 --
 -- Reads before it has the lock of a category. It may, because the position moves only if nobody else has
 -- moved it, and commands are committed in the order of their positions.
@@ -58,30 +57,34 @@ BEGIN
 
   IF next_.global_positions IS NULL THEN
     RETURN;
-  ELSIF NOT next_.are_known THEN
-    RETURN QUERY
-    SELECT c.*, NULL::bigint, NULL::bigint
-    FROM reservation.read_commands(
-      category, after OPERATOR(pg_catalog.+) 1, 9223372036854775807, batch_size, NULL, 1, NULL, rules, max_bytes) AS c;
-    RETURN;
   END IF;
 
-  read := pg_catalog.cardinality(next_.global_positions);
-  global_position := next_.global_positions[read];
-  -- See advance.
-  PERFORM pg_catalog.set_config('idle_in_transaction_session_timeout', longest_pause, true);
-  IF NOT reservation.move_positions(
-    consumer, category, partitions, epochs, after, global_position, NULL, false)
-  THEN
-    RAISE EXCEPTION 'A position has not moved';
+  IF next_.are_known THEN
+    read := pg_catalog.cardinality(next_.global_positions);
+    global_position := next_.global_positions[read];
+    BEGIN
+      -- See advance.
+      PERFORM pg_catalog.set_config('idle_in_transaction_session_timeout', longest_pause, true);
+      PERFORM reservation.move_positions(
+        consumer, category, partitions, epochs, after, global_position, NULL, false);
+
+      SELECT pg_catalog.count(*), pg_catalog.bool_or(r.outcome OPERATOR(pg_catalog.=) 'conflict')
+      INTO duplicates, in_conflict
+      FROM reservation.reserve(
+        next_.global_positions, next_.key_streams, volatile, NULL::pg_catalog.text[], NULL::pg_catalog.jsonb[]) AS r;
+      IF in_conflict THEN
+        RAISE EXCEPTION 'A command is in conflict with an earlier one' USING ERRCODE = 'RV003';
+      END IF;
+      RETURN NEXT;
+      RETURN;
+    EXCEPTION WHEN SQLSTATE 'RV003' THEN
+      NULL;  -- what was written is undone
+    END;
   END IF;
 
-  SELECT pg_catalog.count(*), pg_catalog.bool_or(r.outcome OPERATOR(pg_catalog.=) 'conflict')
-  INTO duplicates, in_conflict
-  FROM reservation.reserve(next_.global_positions, next_.key_streams, volatile) AS r;
-  IF in_conflict THEN
-    RAISE EXCEPTION 'A command is in conflict with an earlier one';
-  END IF;
-  RETURN NEXT;
+  RETURN QUERY
+  SELECT c.*, NULL::bigint, NULL::bigint
+  FROM reservation.read_commands(
+    category, after OPERATOR(pg_catalog.+) 1, 9223372036854775807, batch_size, NULL, 1, NULL, rules, max_bytes) AS c;
 END
 $$;

@@ -8,51 +8,72 @@ BEGIN
   RETURN (
     SELECT true FROM reservation.dead_letters l
     WHERE (l.consumer, l.category) = (has_open_letter.consumer, has_open_letter.category)
-      AND l.state IN ('dead', 'parked', 'retry') AND l.entity IS NOT NULL
+      AND l.state IN ('waiting', 'parked', 'dead') AND l.entity IS NOT NULL
     ORDER BY l.entity, l.global_position
     LIMIT 1) IS NOT NULL;
 END
 $$;
 
--- Where letters of a consumer are that are parked with nothing open before them: of each entity the first open
--- letter is looked at, in the order of their index.
-CREATE OR REPLACE FUNCTION reservation.stranded_letters(consumer text, category text) RETURNS SETOF bigint
+-- Whether a consumer has letters of a category that will be due without anybody's doing: they wait, or are parked.
+-- A step in an index for each.
+CREATE OR REPLACE FUNCTION reservation.may_have_due_letters(consumer text, category text) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  RETURN (
+    SELECT true FROM reservation.dead_letters l
+    WHERE (l.consumer, l.category) = (may_have_due_letters.consumer, may_have_due_letters.category)
+      AND l.state = 'waiting'
+    ORDER BY l.next_attempt_at
+    LIMIT 1) IS NOT NULL
+  OR (
+    SELECT true FROM reservation.dead_letters l
+    WHERE (l.consumer, l.category) = (may_have_due_letters.consumer, may_have_due_letters.category)
+      AND l.state = 'parked'
+    ORDER BY l.entity, l.global_position
+    LIMIT 1) IS NOT NULL;
+END
+$$;
+
+-- The first open letters of entities that are parked, so that nothing is before them, in some partitions (NULL for
+-- all), up to a limit. Of each entity that has parked letters two index entries are read, however many it has.
+CREATE OR REPLACE FUNCTION reservation.parked_heads(
+  consumer text, category text, partitions integer[], size integer, at_most bigint
+) RETURNS TABLE (global_position bigint, entity text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+  last text := '';
+  head record;
+  found_heads bigint := 0;
 BEGIN
-  RETURN QUERY
-  SELECT first.global_position
-  FROM (
-    SELECT DISTINCT ON (l.entity) l.global_position, l.state
+  WHILE found_heads < at_most LOOP
+    SELECT l.entity INTO last
     FROM reservation.dead_letters l
-    WHERE l.consumer = stranded_letters.consumer AND l.category = stranded_letters.category
-      AND l.state IN ('dead', 'parked', 'retry') AND l.entity IS NOT NULL
+    WHERE l.consumer = parked_heads.consumer AND l.category = parked_heads.category
+      AND l.state = 'parked' AND l.entity > last
     ORDER BY l.entity, l.global_position
-  ) AS first
-  WHERE first.state = 'parked';
+    LIMIT 1;
+    EXIT WHEN NOT FOUND;
+    SELECT l.global_position, l.state, l.stream_name INTO head
+    FROM reservation.dead_letters l
+    WHERE l.consumer = parked_heads.consumer AND l.category = parked_heads.category
+      AND l.entity BETWEEN last AND last AND l.state IN ('waiting', 'parked', 'dead')
+    ORDER BY l.entity, l.global_position
+    LIMIT 1;
+    IF head.state = 'parked'
+        AND (partitions IS NULL OR reservation.partition_of(head.stream_name, size) = ANY (partitions)) THEN
+      parked_heads.global_position := head.global_position;
+      parked_heads.entity := last;
+      found_heads := found_heads + 1;
+      RETURN NEXT;
+    END IF;
+  END LOOP;
 END
 $$;
-
--- Only a letter that is dead waits for an attempt. Whoever changes its state, with whichever rights, ends the
--- waiting.
-CREATE OR REPLACE FUNCTION reservation.end_waiting() RETURNS trigger
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-  NEW.next_attempt_at := NULL;
-  NEW.earlier_attempts := 0;
-  RETURN NEW;
-END
-$$;
-
-CREATE OR REPLACE TRIGGER end_waiting
-BEFORE UPDATE OF state ON reservation.dead_letters
-FOR EACH ROW
-WHEN (NEW.state <> 'dead' AND OLD.next_attempt_at IS NOT NULL)
-EXECUTE FUNCTION reservation.end_waiting();
 
 -- The text and the traceback of an exception are kept while somebody may have to find out what is wrong.
 -- They go with the letter's end, whoever brings that about. They also go when a process that is not to keep

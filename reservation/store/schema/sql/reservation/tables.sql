@@ -46,30 +46,39 @@ CREATE TABLE reservation.groups (
   PRIMARY KEY (consumer, category)
 );
 
--- Where each consumer is: the global position of the last message of the category that it handled, for each
--- partition. Its holder is the member that may move it; nobody's if NULL. A holder that is no longer a
--- member did not release it itself. The epoch counts the processes that have held the row; only the newest
--- may move it.
---
--- While somebody holds an old snapshot, each version of an updated row stays, and a search by the key of
--- the row goes through all of them. So a row that is updated all the time has a generation, which grows
--- with every 32 updates and is the last column of its key: the version that counts is the first from the
--- newest end of the index.
-CREATE TABLE reservation.positions (
+-- Who may move the position of each partition. The holder is the member that may, nobody if NULL; one that is
+-- no longer a member did not release it. The epoch counts the takeovers, and only the holder of the newest
+-- may move the position. A row changes when its holder does, and where attempts are counted after a process
+-- has died.
+CREATE TABLE reservation.leases (
   consumer text NOT NULL,
   category text NOT NULL,
-  position bigint NOT NULL DEFAULT 0,
-  epoch bigint NOT NULL DEFAULT 1,
-  updated_at timestamptz NOT NULL DEFAULT now(),
   partition integer NOT NULL DEFAULT 0,
+  epoch bigint NOT NULL DEFAULT 1,
   holder bigint,
   attempted bigint,  -- the message that was last handled on its own, noted before that began
   attempts integer NOT NULL DEFAULT 0,  -- how often that was
-  message_id uuid,  -- of the message at `position`; NULL at 0, and where no message of the category is there
-  updates bigint NOT NULL DEFAULT 0,
-  generation bigint NOT NULL DEFAULT 0,
-  PRIMARY KEY (consumer, category, partition, generation)
+  PRIMARY KEY (consumer, category, partition)
 ) WITH (fillfactor = 50);
+
+-- Where each consumer is: the global position of the last message of the category that it handled, for each
+-- partition. A move inserts the row `n` + 1 and deletes the row `n`; see the view `positions`.
+--
+-- A thousand rows are of nobody, for the planner. It would read a table of a few rows as a whole, and with it
+-- what an old snapshot keeps of the deleted ones.
+CREATE TABLE reservation.moves (
+  consumer text NOT NULL,
+  category text NOT NULL,
+  partition integer NOT NULL DEFAULT 0,
+  n bigint NOT NULL DEFAULT 0,
+  position bigint NOT NULL DEFAULT 0,
+  message_id uuid,  -- of the message at `position`; NULL at 0, and where no message of the category is there
+  moved_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (consumer, category, partition, n)
+);
+
+INSERT INTO reservation.moves (consumer, category, partition)
+SELECT '', '', -i FROM generate_series(1, 1000) AS i;
 
 -- The processes that are in a group. Rows are only added and removed, so they stay few. A member is gone
 -- once the time of its lease is over, or once its session has ended, which shows by the lock that the
@@ -79,21 +88,24 @@ CREATE TABLE reservation.members (
   consumer text NOT NULL,
   category text NOT NULL,
   process text NOT NULL,
-  partition integer,  -- the only one that a member with a fixed part has; NULL for one with a fair share
+  worker text NOT NULL,  -- the same for the members of one process, which has one for each category
   joined_at timestamptz NOT NULL DEFAULT now(),
   -- What its process can read, what it writes and how it makes keys: see ProcessDeclaration in
   -- reservation.inspection. NULL until it is stored.
   declaration jsonb
 ) WITH (fillfactor = 50);
 
--- Until when each member lives.
-CREATE TABLE reservation.leases (
-  member bigint NOT NULL REFERENCES reservation.members ON DELETE CASCADE,
+-- Until when each member lives. A renewal inserts and deletes a row as a move does, and a thousand rows are of
+-- nobody too.
+CREATE TABLE reservation.heartbeats (
+  member bigint NOT NULL,
+  n bigint NOT NULL DEFAULT 0,
   expires_at timestamptz NOT NULL,
-  updates bigint NOT NULL DEFAULT 0,
-  generation bigint NOT NULL DEFAULT 0,  -- as in positions
-  PRIMARY KEY (member, generation)
-) WITH (fillfactor = 50);
+  PRIMARY KEY (member, n)
+);
+
+INSERT INTO reservation.heartbeats (member, expires_at)
+SELECT -i, '-infinity' FROM generate_series(1, 1000) AS i;
 
 -- Messages that a consumer's position passed although they had no effect, and those that were parked
 -- behind one of the same entity. Neither is forgotten: the state says what became of each.
@@ -105,7 +117,7 @@ CREATE TABLE reservation.dead_letters (
   stream_name text NOT NULL,
   type text NOT NULL,
   entity text,  -- whose later messages are parked behind it; NULL if they are not
-  state text NOT NULL CHECK (state IN ('dead', 'parked', 'retry', 'handled', 'discarded')),
+  state text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead', 'handled', 'discarded')),
   reason text NOT NULL,  -- the kind of error, or parked
   error text,
   digest text,  -- of the traceback: the same for the same fault
@@ -118,8 +130,7 @@ CREATE TABLE reservation.dead_letters (
   data jsonb,
   correction bigint,
   key_fields text[],  -- of the message's data, which make its key and its entity; NULL if a function does
-  next_attempt_at timestamptz,  -- of a dead letter that waits for it
-  earlier_attempts integer NOT NULL DEFAULT 0,  -- how many were made before it began to wait
+  next_attempt_at timestamptz,  -- of one that is waiting for it
   -- What the component's code raised: the class of the exception, and the deepest place in the component's
   -- own code. Its text and its traceback are there if the consumers are started with --errors full, because
   -- they may hold what the message holds.
@@ -127,17 +138,18 @@ CREATE TABLE reservation.dead_letters (
   error_place text,
   error_text text,
   error_traceback text,
-  PRIMARY KEY (consumer, category, global_position)
+  PRIMARY KEY (consumer, category, global_position),
+  CHECK ((state = 'waiting') = (next_attempt_at IS NOT NULL))
 );
 
 CREATE INDEX dead_letters_open ON reservation.dead_letters (consumer, category, entity, global_position)
-WHERE state IN ('dead', 'parked', 'retry');
+WHERE state IN ('waiting', 'parked', 'dead');
 
-CREATE INDEX dead_letters_due ON reservation.dead_letters (consumer, category, entity, global_position)
-WHERE state = 'retry';
+CREATE INDEX dead_letters_parked ON reservation.dead_letters (consumer, category, entity, global_position)
+WHERE state = 'parked';
 
 CREATE INDEX dead_letters_waiting ON reservation.dead_letters (consumer, category, next_attempt_at)
-WHERE state = 'dead' AND next_attempt_at IS NOT NULL;
+WHERE state = 'waiting';
 
 CREATE INDEX dead_letters_with_data ON reservation.dead_letters (consumer, category, global_position)
 WHERE data IS NOT NULL;

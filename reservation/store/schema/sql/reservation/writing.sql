@@ -359,3 +359,47 @@ BEGIN
     CONSTRAINT = 'message_id', TABLE = 'messages', SCHEMA = 'message_store';
 END
 $$;
+
+-- Fails with the SQLSTATE RV002 where a message is not at the position that is expected of it, because it was
+-- written before. Of one that is NULL nothing is expected.
+CREATE OR REPLACE FUNCTION reservation.check_positions(positions bigint[], expected bigint[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF positions <> expected AND EXISTS (
+    SELECT FROM unnest(positions, expected) AS i(at, wanted) WHERE i.at <> i.wanted
+  ) THEN
+    RAISE EXCEPTION 'A message was written before' USING ERRCODE = 'RV002', SCHEMA = 'reservation';
+  END IF;
+END
+$$;
+
+-- Fails likewise where one of these messages is stored in its stream.
+CREATE OR REPLACE FUNCTION reservation.check_unwritten(ids uuid[], stream_names text[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+AS $$
+BEGIN
+  IF EXISTS (
+    SELECT FROM unnest(ids, stream_names) AS i(id, stream_name)
+    JOIN message_store.messages m ON m.id = i.id AND m.stream_name = i.stream_name
+  ) THEN
+    RAISE EXCEPTION 'A message was written before' USING ERRCODE = 'RV002', SCHEMA = 'reservation';
+  END IF;
+END
+$$;
+
+-- Fails with the SQLSTATE RV004 where fewer of the records of handled messages could be written than there are.
+CREATE OR REPLACE FUNCTION reservation.check_recorded(recorded bigint, wanted bigint) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF recorded <> wanted THEN
+    RAISE EXCEPTION 'Another transaction has handled some of the messages'
+      USING ERRCODE = 'RV004', SCHEMA = 'reservation';
+  END IF;
+END
+$$;

@@ -1,4 +1,4 @@
-"""Dead letters as they are stored, and what is stored about them."""
+"""What is stored of a message that was not handled, and about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,8 @@ from datetime import datetime
 from reservation.errors import ReservationError
 from reservation.messages.message import printable
 
-OPEN = ("dead", "parked", "retry")
+STATES = ("waiting", "parked", "dead", "handled", "discarded")
+OPEN = STATES[:3]
 
 
 class LetterError(ReservationError):
@@ -15,8 +16,8 @@ class LetterError(ReservationError):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLetter:
-    """A dead letter as it is stored.
+class Letter:
+    """A message that was not handled, as ``reservation.dead_letters`` has it.
 
     Attributes:
         consumer: the component's name.
@@ -26,7 +27,7 @@ class StoredLetter:
         stream_name: the message's stream.
         type: the message's type.
         entity: whose messages wait behind it; None if none do.
-        state: dead, parked, retry, handled or discarded.
+        state: one of `STATES`.
         reason: the kind of fault, or parked.
         error: what went wrong, without anything of the message's data.
         error_type: the class of the exception that the component's code raised; None if it raised
@@ -38,7 +39,7 @@ class StoredLetter:
         created_at: when the consumer passed it.
         changed_at: when its state changed last.
         corrected: whether it was given other data for its message to be handled with.
-        next_attempt_at: of one that is dead, when it is tried again by itself; None if it is not.
+        next_attempt_at: of one that is waiting, when it is tried again.
         behind: of one that is parked, the global position of the first of its line.
     """
 
@@ -62,11 +63,6 @@ class StoredLetter:
     corrected: bool
     next_attempt_at: datetime | None
     behind: int | None
-
-    @property
-    def is_stranded(self) -> bool:
-        """Whether it is parked although it is the first of its line."""
-        return self.state == "parked" and self.behind == self.global_position
 
     def __str__(self) -> str:
         """Name the letter in errors."""
@@ -100,7 +96,7 @@ class StateChange:
         waiting: how many are parked behind them.
     """
 
-    letters: Sequence[StoredLetter]
+    letters: Sequence[Letter]
     waiting: int
 
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
-from consumers.dead_letters.error_text import text_of, traceback_of
+from consumers.failures.error_text import text_of, traceback_of
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from reservation.effects import faults
 from reservation.effects.faults import RaisedByHandlerError, TakenIdError
@@ -41,8 +42,6 @@ class HandlerRaisedError(RaisedByHandlerError):
     Attributes:
         message: the message that it was called for.
         entity_stream: the stream of its entity; None if that is not known.
-        wait: seconds until the next attempt, where its policy or the handler asks for one.
-        exhausted: whether the attempts of its policy are used up.
         undo: takes back what the handler did, and returns whether that was possible.
     """
 
@@ -50,14 +49,7 @@ class HandlerRaisedError(RaisedByHandlerError):
         super().__init__(text, message)
         self.global_position = message.global_position
         self.entity_stream: str | None = None
-        self.wait: float | None = None
-        self.exhausted = False
         self.undo: Callable[[], bool] = _cannot_undo
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether its policy, or the handler itself, says what follows."""
-        return self.exhausted or self.wait is not None
 
 
 def _cannot_undo() -> bool:
@@ -66,7 +58,7 @@ def _cannot_undo() -> bool:
 
 
 class Reason(StrEnum):
-    """The kind of fault for which a message is a dead letter."""
+    """Why a message was set aside: the kind of its fault, or what it waits for."""
 
     HANDLER = "handler"
     UNDECODABLE = "undecodable"
@@ -79,6 +71,7 @@ class Reason(StrEnum):
     ID_TAKEN = "id_taken"
     PROCESS_DIED = "process_died"
     PARKED = "parked"
+    RUNNING = "running"
 
 
 # The first that an error is an instance of.
@@ -95,42 +88,46 @@ _REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
 )
 
 # For these only what is stored matters, so another attempt fails too.
-_PERMANENT = (
-    Reason.UNDECODABLE,
-    Reason.UNKNOWN_TYPE,
-    Reason.UNKNOWN_EVENT,
-    Reason.KEY,
-    Reason.EXPIRED,
-    Reason.ID_TAKEN,
+PERMANENT = frozenset(
+    {
+        Reason.UNDECODABLE,
+        Reason.UNKNOWN_TYPE,
+        Reason.UNKNOWN_EVENT,
+        Reason.KEY,
+        Reason.EXPIRED,
+        Reason.CONFLICT,
+        Reason.ID_TAKEN,
+        Reason.PROCESS_DIED,
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message could not be handled.
+    """Why a message was not handled, and when it is tried again.
 
     Attributes:
         reason: the kind of fault.
         error: one line for people, without anything of the message's data.
         digest: of the place where it was raised: the same for the same fault, whichever message
             met it; None where nothing was raised.
-        wait: seconds until the next attempt; None if there is to be none after a wait.
-        exhausted: whether the attempts of its policy are used up.
+        attempts: how often the message was tried so far.
+        wait: seconds until its next attempt; None if there is none.
         error_type: the full name of the class of the exception that the component's code raised;
             None if it raised none.
         error_place: the deepest place in the component's own code where it was raised; None if
             there is none.
-        error_text: its text, where that is kept.
-        error_traceback: its traceback, where that is kept.
-        exception: the exception itself, where that is kept; ours if the component raised none.
+        error_text: its text, where that is stored.
+        error_traceback: its traceback, where that is stored.
+        exception: the exception itself, where that is reported; ours if the component raised none.
         entity_stream: the stream of the message's entity, where a handler was called with it.
     """
 
     reason: Reason
-    error: str
+    error: str = ""
     digest: str | None = None
+    attempts: int = 0
     wait: float | None = None
-    exhausted: bool = False
     error_type: str | None = None
     error_place: str | None = None
     error_text: str | None = None
@@ -139,57 +136,67 @@ class Failure:
     entity_stream: str | None = None
 
     @classmethod
-    def of(cls, error: MessageError, detail: ErrorDetail = PLACE_ONLY) -> "Failure":
-        """Return the failure that an error stands for, with what is to be kept of it."""
-        reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+    def of(
+        cls,
+        error: MessageError,
+        detail: ErrorDetail = PLACE_ONLY,
+        *,
+        attempts: int = 1,
+        wait: float | None = None,
+    ) -> "Failure":
+        """Return the failure that an error stands for, with what is to be stored of it."""
         raised, place = _raised(error)
-        waits = error if isinstance(error, HandlerRaisedError) else None
-        kept = raised if detail.text else None
+        stored = raised if detail.text else None
         return cls(
-            reason,
+            reason_of(error),
             str(error),
             digest_of(error),
-            None if waits is None else waits.wait,
-            waits is not None and waits.exhausted,
+            attempts,
+            wait,
             error_type=None if raised is None else type_of(raised),
             error_place=place,
-            error_text=None if kept is None else text_of(kept),
-            error_traceback=None if kept is None else traceback_of(kept),
+            error_text=None if stored is None else text_of(stored),
+            error_traceback=None if stored is None else traceback_of(stored),
             exception=(raised or error) if detail.exceptions else None,
-            entity_stream=None if waits is None else waits.entity_stream,
+            entity_stream=error.entity_stream if isinstance(error, HandlerRaisedError) else None,
         )
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether another attempt, made directly, may succeed."""
-        return self.wait is None and not self.exhausted and self.reason not in _PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A message that is passed without having been handled.
+class Unhandled:
+    """A message of a batch that was not handled.
 
     Attributes:
         message: the message.
-        entity: the entity that it blocks; None if nothing is to wait behind it.
+        entity: whose later messages wait behind it; None if none do.
         failure: why.
-        attempts: how often it was tried.
     """
 
     message: StoredMessage
     entity: str | None
     failure: Failure
-    attempts: int = 0
 
     @property
-    def parked(self) -> bool:
-        """Whether it only waits behind another letter of its entity."""
-        return self.failure.reason is Reason.PARKED
+    def state(self) -> Literal["waiting", "parked", "dead"]:
+        """What it is from now on."""
+        if self.failure.reason is Reason.PARKED:
+            return "parked"
+        return "dead" if self.failure.wait is None else "waiting"
 
     @property
-    def waits(self) -> bool:
-        """Whether it waits for its next attempt."""
-        return self.failure.wait is not None
+    def runs(self) -> bool:
+        """Whether it has not failed: its async call goes on, or has not begun."""
+        return self.failure.reason is Reason.RUNNING
+
+
+def states_of(letters: Iterable[Unhandled]) -> dict[int, str]:
+    """Return the states of messages by their global positions, but for those that still run."""
+    return {one.message.global_position: one.state for one in letters if not one.runs}
+
+
+def reason_of(error: MessageError) -> Reason:
+    """Return the kind of fault that an error stands for."""
+    return next(reason for kind, reason in _REASONS if isinstance(error, kind))
 
 
 def process_died(what: str, attempts: int) -> Failure:
@@ -199,12 +206,13 @@ def process_died(what: str, attempts: int) -> Failure:
         f"The process ended while it handled {what}, {attempts} times: it was killed, or ran out "
         f"of memory, or the handler ended it, or it crashed; then its log has `consumer_crashed`, "
         f"or its last line says where",
+        attempts=attempts,
     )
 
 
 def conflict(message: StoredMessage, key_stream: str) -> Failure:
     """Return the failure of a command whose key a command of different content has."""
-    return Failure(Reason.CONFLICT, faults.conflict(message, key_stream))
+    return Failure(Reason.CONFLICT, faults.conflict(message, key_stream), attempts=1)
 
 
 def _raised(error: MessageError) -> tuple[BaseException | None, str | None]:

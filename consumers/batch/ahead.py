@@ -1,0 +1,118 @@
+"""Deciding on the next batch while the server writes the last one.
+
+Where there is more to handle, the next batch is read and decoded, and its entities are loaded,
+before the one that was decided on is written. While the server writes and commits that one, the
+handlers of the next are called. What they decide is committed by the next transaction, so no lock
+is held longer than without. If the last batch is not committed, it is forgotten, and the handlers
+are called again, as after a crash. (The idea is that of instruction pipelines, which execute
+speculatively.)
+"""
+
+import time
+from dataclasses import dataclass
+
+from psycopg.pq import TransactionStatus
+
+from consumers.batch.reading import BatchReading, ReadBatch
+from consumers.calls.lending import ConnectionBusyError
+from consumers.decisions.blocking import FailurePolicy
+from consumers.decisions.decisions import Decisions
+from consumers.group.positions import Positions
+from consumers.handling.handling import Handling, Prepared
+from consumers.runtime.context import ConsumerContext
+from reservation.errors import MessageError, SerializationError
+from reservation.idempotence.server_keys import Commands
+from reservation.postgres.exchange.keeping_connection import keeps_statements
+from reservation.store.partition import Partition
+from reservation.store.statements import Statement
+
+# Entities are kept for at least two batches of so many messages.
+MOST = 5000
+
+# Seconds that the handlers of a batch may take for the next one to be decided on ahead: what became
+# of the last one is known only afterwards.
+QUICK = 0.25
+
+
+@dataclass(slots=True)
+class Following:
+    """The batch after the one that is written.
+
+    Attributes:
+        batch: its messages.
+        policy: what becomes of those that fail.
+        prepared: the messages, decoded, with their entities; None if they are not to be decided on
+            ahead.
+        decisions: what was decided on them; None if nothing was, or their handlers cannot be called
+            while the connection is used.
+        error: what deciding on them raised.
+    """
+
+    batch: ReadBatch
+    policy: FailurePolicy
+    prepared: Prepared | None = None
+    decisions: Decisions | None = None
+    error: Exception | None = None
+
+
+class Ahead:
+    """How one consumer decides ahead."""
+
+    def __init__(self, context: ConsumerContext, reading: BatchReading, handling: Handling) -> None:
+        self._connection = context.connection
+        self._reading = reading
+        self._handling = handling
+        self._seconds = 0.0
+
+    def reading(
+        self, batch: ReadBatch, decisions: Decisions, size: int, policy: FailurePolicy
+    ) -> Statement[Commands] | None:
+        """Return what reads the batch after one; None if it is not to be decided on ahead."""
+        follows = (
+            len(batch.messages) == size <= MOST
+            and batch.part == Partition(batch.part.after)  # the whole category, in its order
+            and not (policy.sets_aside or policy.looks)
+            and not (decisions.letters or decisions.reservations or decisions.reissued)
+            and not self._handling.needs_connection
+            and keeps_statements(self._connection)
+            and self._seconds < QUICK
+        )
+        return self._reading.statement(Partition(batch.to), size) if follows else None
+
+    def prepare(
+        self,
+        positions: Positions,
+        batch: ReadBatch,
+        commands: Commands,
+        size: int,
+        policy: FailurePolicy,
+    ) -> Following:
+        """Return the batch after one, prepared if all of it can be handled as it is."""
+        read = self._reading.batch(positions, Partition(batch.to), commands, size)
+        following = Following(read, policy)
+        if not read.messages or read.as_sent:
+            return following
+        try:
+            prepared = self._handling.prepare(read.messages, read.key_streams, policy)
+        except MessageError as error:
+            if self._connection.info.transaction_status is not TransactionStatus.INTRANS:
+                self._seconds = QUICK
+                raise SerializationError("The next batch could not be read") from error
+            return following  # its own attempt finds that again
+        if not prepared.decisions.letters:
+            following.prepared = prepared
+        return following
+
+    def decide(self, following: Following) -> None:
+        """Decide on a batch, while the server works."""
+        if following.prepared is None:
+            return
+        began = time.monotonic()
+        try:
+            following.decisions = self._handling.decide(following.prepared)
+        except ConnectionBusyError:
+            self._seconds = QUICK
+            return
+        except Exception as error:  # noqa: BLE001  raised once the last batch is committed
+            following.error = error
+        self._seconds = time.monotonic() - began

@@ -1,0 +1,124 @@
+"""Copying commands to the streams of their keys, and what becomes of those that are there already.
+
+That is known only once it is done: what the server calls a conflict is compared by what it means,
+and one that is a conflict is set aside.
+"""
+
+from collections.abc import Sequence
+
+from consumers.batch.comparison import Comparison
+from consumers.decisions.decisions import Decisions
+from consumers.runtime.context import ConsumerContext
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
+from reservation.idempotence.reserve import (
+    Pair,
+    ReserveOutcome,
+    compare_initiations,
+    first_initiated,
+    first_reserved,
+    reserve,
+)
+from reservation.messages.message import StoredMessage
+from reservation.postgres.exchange.exchange import exchange
+from reservation.postgres.exchange.request import Request
+
+
+class Copying:
+    """How one consumer reserves commands, and compares those that initiate again."""
+
+    def __init__(self, context: ConsumerContext) -> None:
+        self._context = context
+        self._table = declarations(context.component)
+        self._comparison = Comparison(context)
+
+    def run(self, decisions: Decisions, before: Sequence[Request]) -> None:
+        """Send what comes before, and find out what becomes of the commands."""
+        context = self._context
+        if decisions.reservations:
+            commands = [command for command, _ in decisions.reservations]
+            with context.spans.reserving(
+                context.connection, context.component.name, commands, decisions.counts
+            ):
+                self._reserve(decisions, before)
+        else:
+            exchange(context.connection, before)
+        if decisions.reissued:
+            self._compare_initiations(decisions)
+
+    def _reserve(self, decisions: Decisions, before: Sequence[Request]) -> None:
+        connection, asked = self._context.connection, _asked(decisions.reservations)
+        former = _former(decisions)
+        outcomes = reserve(
+            connection,
+            asked,
+            self._table.ignoring(Role.RESERVE),
+            former,
+            _corrected(decisions, decisions.reservations),
+            before,
+        )
+        conflicts = _conflicts(outcomes)
+        formerly = None if former is None else [former[n] for n in conflicts]
+        pairs = first_reserved(connection, [asked[n] for n in conflicts], formerly)
+        commands = list(decisions.reservations)
+        for pair in pairs:
+            n = conflicts[pair.ordinal]
+            commands[n] = commands[n][0], pair.first.stream_name
+        self._note(decisions, commands, outcomes, conflicts, pairs)
+
+    def _compare_initiations(self, decisions: Decisions) -> None:
+        connection, asked = self._context.connection, _asked(decisions.reissued)
+        outcomes = compare_initiations(
+            connection,
+            asked,
+            self._table.ignoring(Role.INITIATE),
+            _corrected(decisions, decisions.reissued),
+        )
+        conflicts = _conflicts(outcomes)
+        pairs = first_initiated(connection, [asked[n] for n in conflicts])
+        self._note(decisions, decisions.reissued, outcomes, conflicts, pairs)
+
+    def _note(
+        self,
+        decisions: Decisions,
+        commands: Sequence[tuple[StoredMessage, str]],
+        outcomes: Sequence[ReserveOutcome],
+        conflicts: Sequence[int],
+        pairs: Sequence[Pair],
+    ) -> None:
+        """Note the outcome of each command; what the server calls conflicts is compared first."""
+        found = {conflicts[pair.ordinal]: pair for pair in pairs}
+        for n, (command, name) in enumerate(commands):
+            outcome, pair = outcomes[n], found.get(n)
+            if pair is not None:
+                outcome = self._comparison.outcome(pair, decisions.corrected)
+            decisions.add_outcome(command, name, outcome)
+
+
+def _asked(commands: Sequence[tuple[StoredMessage, str]]) -> list[tuple[int, str]]:
+    """Return commands as the server takes them."""
+    return [(command.global_position, name) for command, name in commands]
+
+
+def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
+    """Return which of the commands are in conflict for the server, by their ordinals."""
+    return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
+
+
+def _former(decisions: Decisions) -> list[str | None] | None:
+    """Return the former stream of each command to be reserved; None if there is none."""
+    if not decisions.former_streams:
+        return None
+    return [
+        decisions.former_streams.get(command.global_position)
+        for command, _ in decisions.reservations
+    ]
+
+
+def _corrected(
+    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
+) -> list[str | None] | None:
+    """Return the data to which each command has been corrected; None if none has been."""
+    if not decisions.corrected:
+        return None
+    return [decisions.corrected.get(command.global_position) for command, _ in commands]

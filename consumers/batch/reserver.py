@@ -1,0 +1,106 @@
+"""Reserving commands in the server: one call reads, copies, moves the position and commits.
+
+Where the server takes the key of every command of a batch, no code of the component is needed for
+any of them, and nothing of them is transferred. Otherwise the answer is the commands, which the
+handler then takes as what it has read.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.batch.reading import BatchReading
+from consumers.decisions.blocking import FailurePolicy
+from consumers.group.positions import LONGEST_PAUSE, Positions
+from consumers.handling.decoding import SURELY_FITS
+from consumers.runtime.context import ConsumerContext
+from reservation.declaration.records import Role
+from reservation.declaration.table import declarations
+from reservation.idempotence.server_keys import Commands
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange.keeping_connection import keeps_statements
+from reservation.postgres.exchange.request import Request
+from reservation.postgres.exchange.transaction import run_transaction
+from reservation.postgres.queries import load_queries
+from reservation.store.partition import Partition
+from reservation.tracing import current_tracing
+
+_QUERIES = load_queries("consumers.batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Commands that were reserved.
+
+    Attributes:
+        to: the global position of the last of them; where reading began, if there were none.
+        read: how many there are; none at the end of the category.
+        counts: how many were reserved, and how many are duplicates.
+        ended: whether the category is known to have had nothing after them.
+    """
+
+    to: int
+    read: int
+    counts: Counter[str]
+    ended: bool
+
+
+class Reserver:
+    """How one consumer reserves its next commands without a look at them."""
+
+    def __init__(self, context: ConsumerContext, reading: BatchReading) -> None:
+        self._context = context
+        self._reading = reading
+        volatile = declarations(context.component).ignoring(Role.RESERVE)
+        self._volatile = json.dumps(volatile, ensure_ascii=False)
+
+    def takes(self, positions: Positions, part: Partition, policy: FailurePolicy) -> bool:
+        """Return whether what becomes of the next commands depends on nothing but their keys."""
+        return (
+            self._reading.rules != "[]"
+            and part == Partition(part.after)  # the whole category, in its order
+            and not policy.sets_aside
+            and current_tracing() is None
+            and self._reading.is_never_corrected(positions, part)
+        )
+
+    def run(self, positions: Positions, part: Partition, size: int) -> Reserved | Commands | None:
+        """Reserve the next commands, or return them; None if the transaction was refused."""
+        connection = self._context.connection
+        if not keeps_statements(connection):
+            return None
+        with translated():
+            answers = run_transaction(connection, [self.request(positions, part, size)])
+        return None if answers is None else _read(part, size, answers[0].rows)
+
+    def request(self, positions: Positions, part: Partition, size: int) -> Request:
+        """Return the call of the server."""
+        partitions, epochs = positions.held_of(part)
+        values = {
+            "consumer": positions.consumer,
+            "category": positions.category,
+            "partitions": partitions,
+            "epochs": epochs,
+            "after": part.after,
+            "batch_size": size,
+            "rules": self._reading.rules,
+            "volatile": self._volatile,
+            "max_bytes": self._context.options.batch_bytes,
+            "longest_name": SURELY_FITS,
+            "longest_pause": LONGEST_PAUSE,
+        }
+        return Request(_QUERIES["reserve_next"], values)
+
+
+def _read(part: Partition, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
+    """Return what was reserved, or what is to be decided on."""
+    if not rows:
+        return Reserved(part.after, 0, Counter(), ended=True)
+    to, read, duplicates = (rows[0][n] for n in (4, -2, -1))
+    if read is None:
+        return [StoredMessage(*row[:-3]) for row in rows], [row[-3] for row in rows]
+    counts = Counter(reserved=read - duplicates, duplicate=duplicates)
+    return Reserved(to, read, +counts, ended=read < size)

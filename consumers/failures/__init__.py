@@ -1,0 +1,22 @@
+"""Messages that could not be handled: why, and when they are tried again.
+
+The states of a message in ``reservation.dead_letters``::
+
+                 its handler failed            the last attempt failed
+    (batch) ──────────────────────▶ waiting ─────────────────────────▶ dead ───▶ discarded
+       │                            ▲  │  │   tried again by a person   │          (by a person)
+       │                            └──│──│─────────────────────────────┘
+       │                      another  │  │ success
+       │                      failure  ▼  └──────────────▶ handled
+       │  behind an open one of        ▲                      ▲
+       └─ its entity ────────▶ parked ─┴──────────────────────┘
+
+A message whose async call has not ended yet waits too, with the reason *running*: it has not
+failed, and is due once the call has ended, or once another process holds its partition.
+
+A message that cannot get better (it cannot be decoded, its type is unknown, its key is unusable or
+in conflict) is dead at once. Waiting, parked and dead messages are open: later messages of their
+entity are parked. The open messages of an entity form a line in the order of the log. Its first one
+is due if it is parked, or if it waits and its time has come; that is read from the table whenever
+it is asked, and never stored.
+"""

@@ -1,0 +1,218 @@
+-- name: watch
+-- Held while letters are written or handled, so that nobody changes their states meanwhile. Who
+-- changes them holds it for himself alone. What is read after this is as it then stays.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters', 0))
+
+-- name: record
+-- A message that is read again, because the position was set back, has a letter already. An open one
+-- stays, and so does a conflict that somebody has looked at. A letter for another message at that
+-- place is of a log that was replaced.
+INSERT INTO reservation.dead_letters AS known (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
+  digest, attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
+  key_fields
+)
+SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
+       l.state, l.reason, l.error, l.digest, l.attempts, %(process)s,
+       clock_timestamp() + make_interval(secs => l.wait),
+       l.error_type, l.error_place, l.error_text, l.error_traceback,
+       CASE jsonb_typeof(%(key_fields)s->l.type) WHEN 'array' THEN
+         ARRAY(SELECT jsonb_array_elements_text(%(key_fields)s->l.type)) END
+FROM unnest(
+  %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
+  %(types)s::text[], %(entities)s::text[], %(states)s::text[], %(reasons)s::text[],
+  %(errors)s::text[], %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[],
+  %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
+  %(error_tracebacks)s::text[]
+) AS l (global_position, message_id, stream_name, type, entity, state, reason, error, digest,
+        attempts, wait, error_type, error_place, error_text, error_traceback)
+ON CONFLICT (consumer, category, global_position) DO UPDATE
+SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
+    entity = excluded.entity, state = excluded.state, reason = excluded.reason,
+    error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
+    process = excluded.process, changed_at = clock_timestamp(),
+    next_attempt_at = excluded.next_attempt_at, error_type = excluded.error_type,
+    error_place = excluded.error_place, error_text = excluded.error_text,
+    error_traceback = excluded.error_traceback, key_fields = excluded.key_fields
+WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
+   OR known.message_id <> excluded.message_id
+
+-- name: has_open
+SELECT reservation.has_open_letter(%(consumer)s, %(category)s)
+
+-- name: heads
+-- Of each of some entities the place of its first open letter, in whichever partition that is. An entity is
+-- found by a range, and the letters are ordered by it too, so that only the index of the open letters by entity
+-- gives that order: by the primary key, a line of many letters would be read for an entity that has none.
+SELECT head.entity, head.global_position
+FROM unnest(%(entities)s::text[]) AS e (entity)
+CROSS JOIN LATERAL (
+  SELECT d.entity, d.global_position
+  FROM reservation.dead_letters d
+  WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+    AND d.entity BETWEEN e.entity AND e.entity AND d.state IN ('waiting', 'parked', 'dead')
+  ORDER BY d.entity, d.global_position
+  LIMIT 1
+) AS head
+
+-- name: blocked
+SELECT DISTINCT entity
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND state IN ('waiting', 'parked', 'dead') AND entity IS NOT NULL
+  AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+
+-- name: due
+-- The first open letter of an entity is due if it is parked, or waits and its time has come. With it come those
+-- parked behind it, up to one in a partition that is not held. A letter comes with the data that it was given. They
+-- end with the message that brings the bytes of data and metadata, as they are stored, to a megabyte. In each row,
+-- of which there is at least one, are the seconds until the next letter that waits. Those whose async calls go on
+-- in the process that asks are not due.
+WITH heads AS (
+  (
+    SELECT w.global_position, w.entity
+    FROM reservation.dead_letters w
+    WHERE w.consumer = %(consumer)s AND w.category = %(category)s AND w.state = 'waiting'
+      AND w.next_attempt_at <= statement_timestamp()
+      AND w.global_position <> ALL (%(running)s::bigint[])
+      AND (%(size)s::integer = 1 AND %(partitions)s::integer[] = '{0}'
+           OR reservation.partition_of(w.stream_name, %(size)s) = ANY(%(partitions)s))
+      AND (w.entity IS NULL OR w.global_position <= (
+        SELECT d.global_position FROM reservation.dead_letters d
+        WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+          AND d.entity BETWEEN w.entity AND w.entity AND d.state IN ('waiting', 'parked', 'dead')
+        ORDER BY d.entity, d.global_position
+        LIMIT 1))
+    ORDER BY w.next_attempt_at
+    LIMIT %(limit)s
+  )
+  UNION ALL
+  SELECT global_position, entity
+  FROM reservation.parked_heads(%(consumer)s, %(category)s, %(partitions)s, %(size)s, %(parked)s)
+  WHERE global_position <> ALL (%(running)s::bigint[])
+), lines AS (
+  SELECT h.global_position FROM heads h WHERE h.entity IS NULL
+  UNION ALL
+  SELECT line.global_position
+  FROM heads h
+  CROSS JOIN LATERAL (
+    SELECT first.global_position, bool_or(first.global_position > h.global_position AND (
+             first.state <> 'parked'
+             OR reservation.partition_of(first.stream_name, %(size)s) <> ALL (%(partitions)s)))
+             OVER (ORDER BY first.global_position) AS is_behind
+    FROM (
+      SELECT d.global_position, d.state, d.stream_name
+      FROM reservation.dead_letters d
+      WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+        AND d.entity BETWEEN h.entity AND h.entity AND d.state IN ('waiting', 'parked', 'dead')
+      ORDER BY d.entity, d.global_position
+      LIMIT %(limit)s
+    ) AS first
+  ) AS line
+  WHERE NOT line.is_behind
+), due AS (
+  SELECT d.*, m.id AS found, m.position, m.data AS message_data, m.metadata, m.time,
+         count(*) OVER () AS lined_up,
+         sum(coalesce(pg_column_size(d.data), 0) + coalesce(pg_column_size(m.data), 0)
+             + coalesce(pg_column_size(m.metadata), 0))
+           OVER (ORDER BY d.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM (SELECT global_position FROM lines ORDER BY global_position LIMIT %(limit)s) AS l
+  CROSS JOIN LATERAL (
+    SELECT * FROM reservation.dead_letters
+    WHERE consumer = %(consumer)s AND category = %(category)s
+      AND global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  LEFT JOIN LATERAL (
+    SELECT * FROM message_store.messages
+    WHERE global_position = d.global_position AND id = d.message_id
+    LIMIT 1
+  ) AS m ON true
+)
+SELECT next.seconds, due.lined_up, due.entity, due.attempts,
+       reservation.partition_of(due.stream_name, %(size)s), due.found IS NULL, due.correction,
+       due.data::varchar, due.message_id::varchar, due.stream_name::varchar,
+       reservation.readable_type(due.type), coalesce(due.position, 0), due.global_position,
+       reservation.readable_text(due.message_data), reservation.readable_text(due.metadata),
+       reservation.readable_time(due.time)
+FROM (
+  SELECT extract(epoch FROM (
+    SELECT next_attempt_at
+    FROM reservation.dead_letters
+    WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'waiting'
+      AND next_attempt_at > statement_timestamp()
+      AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+    ORDER BY next_attempt_at
+    LIMIT 1
+  ) - clock_timestamp())::float8 AS seconds
+) AS next
+LEFT JOIN due ON coalesce(due.before, 0) < 1000000
+ORDER BY due.global_position
+
+-- name: partitions
+SELECT o.global_position, reservation.partition_of(o.stream_name, %(size)s)
+FROM unnest(%(global_positions)s::bigint[], %(stream_names)s::text[]) AS o (global_position, stream_name)
+
+-- name: waiting
+SELECT count(*)
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'waiting' AND reason <> 'running'
+  AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+
+-- name: count_attempt
+UPDATE reservation.dead_letters d
+SET attempts = greatest(attempts + %(by)s, 0), changed_at = clock_timestamp()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = %(global_position)s AND d.state IN ('waiting', 'parked')
+RETURNING attempts
+
+-- name: mark_handled
+-- Only as what they were handled as: a letter that has been corrected meanwhile stays. Each is found
+-- by its key, and again by where it is stored: nobody changes it meanwhile, because the lock of the
+-- letters is held.
+WITH found AS MATERIALIZED (
+  SELECT d.place, l.*
+  FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
+       AS l (global_position, correction)
+  CROSS JOIN LATERAL (
+    SELECT d.ctid AS place, d.state, d.correction FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+      AND d.global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  WHERE d.state IN ('waiting', 'parked') AND d.correction IS NOT DISTINCT FROM l.correction
+)
+UPDATE reservation.dead_letters d
+SET state = 'handled', next_attempt_at = NULL, process = %(process)s, changed_at = clock_timestamp()
+FROM found
+WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = found.global_position
+
+-- name: fail_again
+-- They are found as those that were handled, which some of them were taken for until they were written.
+WITH found AS MATERIALIZED (
+  SELECT d.place, l.*
+  FROM unnest(
+    %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
+    %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[],
+    %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
+    %(error_tracebacks)s::text[]
+  ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
+          error_place, error_text, error_traceback)
+  CROSS JOIN LATERAL (
+    SELECT d.ctid AS place, d.state, d.correction FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+      AND d.global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  WHERE d.state IN ('waiting', 'parked', 'handled')
+    AND d.correction IS NOT DISTINCT FROM l.correction
+)
+UPDATE reservation.dead_letters d
+SET state = CASE WHEN found.wait IS NULL THEN 'dead' ELSE 'waiting' END,
+    next_attempt_at = clock_timestamp() + make_interval(secs => found.wait),
+    entity = found.entity, reason = found.reason, error = found.error, digest = found.digest,
+    attempts = found.attempts, process = %(process)s, changed_at = clock_timestamp(),
+    error_type = found.error_type, error_place = found.error_place,
+    error_text = found.error_text, error_traceback = found.error_traceback
+FROM found
+WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = found.global_position

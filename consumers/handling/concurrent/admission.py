@@ -1,0 +1,62 @@
+"""Letting the calls of one batch begin, in the order of its messages.
+
+So a batch can end before the first message that was not called: nothing after it was. There are
+exceptions, where a message could begin only when later ones had begun; each of those is a letter.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Hashable
+
+from consumers.runtime.running_calls import RunningCalls
+
+
+class Admission:
+    """Who waits to be called, of one batch.
+
+    A handler that is not async needs no place, and is called even where the time is over, unless
+    an async one before it was not.
+    """
+
+    def __init__(self, running: RunningCalls) -> None:
+        self._running = running
+        self._is_over = running.closed
+        self._refused: int | None = None
+        self._waiting: list[tuple[int, asyncio.Future[bool], Hashable | None]] = []
+
+    async def enter(self, ordinal: int, kind: Hashable | None) -> bool:
+        """Wait until a message may be called, which takes a place; False if the time is over."""
+        if not (self._waiting or self._is_over) and self._takes_place(kind):
+            return True
+        admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (ordinal, admitted, kind))
+        self.admit()
+        return await admitted
+
+    def end(self) -> None:
+        """Let no further async call begin."""
+        self._is_over = True
+        self.admit()
+
+    def admit(self) -> None:
+        """Let those begin that may, up to the first that has no place."""
+        while self._waiting:
+            ordinal, admitted, kind = self._waiting[0]
+            if kind is not None and self._is_over:
+                self._refused = ordinal if self._refused is None else min(ordinal, self._refused)
+                may_begin = False
+            elif kind is None and self._refused is not None:
+                may_begin = ordinal < self._refused
+            elif self._takes_place(kind):
+                may_begin = True
+            else:
+                return
+            heapq.heappop(self._waiting)
+            if not admitted.done():  # its lane was cancelled
+                admitted.set_result(may_begin)
+            elif may_begin:
+                self._running.give_place(kind)
+
+    def _takes_place(self, kind: Hashable | None) -> bool:
+        """Take a place if one is needed; return whether there was one."""
+        return kind is None or self._running.take_place(kind)

@@ -1,0 +1,274 @@
+"""Calling the handlers of one batch: a task for each of its lanes, as long as the batch lasts.
+
+A batch waits for its calls for a while. The lanes that are within a call of an async handler then
+are left: their tasks go on, and each gives what its call gives. No further call begins.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from consumers.calls.handler_call import await_call
+from consumers.decisions.decisions import Decisions
+from consumers.failures.failure import HandlerRaisedError
+from consumers.handling.concurrent.admission import Admission
+from consumers.handling.concurrent.lanes import Lane, Slot
+from consumers.handling.decoding import Decoded
+from consumers.handling.message_handling import MessageHandling
+from consumers.runtime.at_hand import SOME
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.event_loop import Tasks
+from consumers.runtime.running_calls import Call, Outcome
+from reservation.context import Context
+from reservation.declaration.table import declarations
+from reservation.errors import MessageError
+from reservation.handlers.reject import Reject
+from reservation.messages.message import StoredMessage
+
+
+class LaneRun:
+    """The handling of one batch."""
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        messages: MessageHandling,
+        decisions: Decisions,
+        whose: Callable[[StoredMessage, Decoded], str | None],
+        *,
+        in_order: bool,
+    ) -> None:
+        declared = declarations(context.component).of(context.category)
+        self._context = context
+        self._running, self._loop = context.running, context.running.loop
+        self._messages = messages
+        self._decisions = decisions
+        self._whose = whose
+        self._in_order = in_order
+        self._admission = Admission(self._running)
+        self._lanes: Sequence[Lane] = ()
+        self._handled: Collection[int] = ()
+        self._previous: dict[int, asyncio.Event] = {}
+        self._kinds = {name: declared.types[name] for name in declared.concurrency}
+        for name, limit in declared.concurrency.items():
+            self._running.limit(self._kinds[name], limit)
+
+    def of(self, lanes: Sequence[Lane], slots: Sequence[Slot]) -> None:
+        """Handle the messages of lanes, until the time is over."""
+        self._lanes = lanes
+        if self._running.letters:
+            self._handled = {slot.item.message.global_position for slot in slots}
+        self._running.freed = self._admission.admit
+        try:
+            self._loop.run(partial(self._begin, slots), self._wait)
+        finally:
+            self._running.freed = None
+
+    # Any: what is sent to a coroutine.
+    def _begin(self, slots: Sequence[Slot]) -> list[Coroutine[Any, Any, Outcome | None]]:
+        """Return a coroutine for each lane."""
+        previous: asyncio.Event | None = None
+        for slot in slots:
+            if slot.item.message.type not in self._kinds:
+                if previous is not None:
+                    self._previous[slot.ordinal] = previous
+                previous = slot.called = asyncio.Event()
+        return [self._lane(lane) for lane in self._lanes]
+
+    async def _wait(self, tasks: Tasks) -> Tasks:
+        """Wait until each lane has ended, or is left; return the tasks of those that are left.
+
+        None is, if its messages may write to other entities, whose messages come after it.
+        """
+        patience = None if self._running.patient else self._loop.patience
+        _, rest = await asyncio.wait(tasks, timeout=patience)
+        if not rest:
+            return ()
+        self._admission.end()
+        await asyncio.sleep(0)  # what was admitted just now begins
+        left = set()
+        for lane, task in zip(self._lanes, tasks, strict=True):
+            if lane.calling is not None and not self._in_order:
+                self._leave(lane, *lane.calling, task)
+                left.add(task)
+        if rest := rest - left:
+            await asyncio.wait(rest)
+        return left
+
+    def _leave(
+        self, lane: Lane, slot: Slot, context: Context, task: "asyncio.Task[Outcome | None]"
+    ) -> None:
+        """Leave a lane with the call that it is in."""
+        item, message, messages = slot.item, slot.item.message, self._messages
+        seen = messages.seen(item, str(item.entity_stream), self._decisions, context)
+        entity = self._whose(message, item)
+        slot.call = lane.call = Call(message.stream_name, entity, seen, slot.lines, context, task)
+        self._running.add(message.global_position, slot.call)
+        messages.take_back(item, self._decisions)
+        lane.goes_by(slot)
+        for later in lane.rest:
+            self._is_next(lane, later)
+            lane.goes_by(later)
+
+    async def _lane(self, lane: Lane) -> Outcome | None:
+        """Handle the messages of a lane; return what its call gives, once it was left."""
+        lane.rest = iter(lane.slots)
+        try:
+            for slot in lane.rest:
+                if self._is_next(lane, slot):
+                    await self._handle(lane, slot, str(slot.item.entity_stream))
+                    if lane.call is not None:
+                        return lane.outcome
+                lane.goes_by(slot)
+        finally:
+            for slot in lane.slots:
+                if slot.called is not None:
+                    slot.called.set()
+        return None
+
+    def _is_next(self, lane: Lane, slot: Slot) -> bool:
+        """Return whether a message may be handled; of an entity up to the first that may not."""
+        if slot.item.redelivered:
+            self._messages.remember(slot.item, self._decisions)
+            return False
+        if slot.item.entity_stream in lane.ended:
+            return False
+        if lane.before is not None:
+            slot.hold(lane.before)
+            return False
+        return True
+
+    async def _handle(self, lane: Lane, slot: Slot, stream_name: str) -> None:
+        """Handle a message, unless it has to wait."""
+        decisions = self._decisions
+        loaded = decisions.entities.get(stream_name)
+        entity = {} if loaded is None else {stream_name: loaded}
+        effects = (
+            decisions if self._in_order else Decisions(entities=entity, checks=decisions.checks)
+        )
+        try:
+            if slot.called is None:
+                succeeded = await self._await(lane, slot, stream_name, effects)
+            else:
+                succeeded = await self._call(slot, stream_name, effects)
+        except MessageError as error:
+            error.global_position = slot.item.message.global_position
+            raise
+        if succeeded:
+            slot.effects = effects
+
+    async def _call(self, slot: Slot, stream_name: str, effects: Decisions) -> bool:
+        """Call a handler that is not async, after all such handlers before it."""
+        if slot.ordinal in self._previous:
+            await self._previous[slot.ordinal].wait()
+        if self._waits_in_line(slot):
+            return False
+        if not await self._admission.enter(slot.ordinal, None):
+            slot.is_held, slot.is_refused = _never, True
+            return False
+        try:
+            with self._loop.blocking():
+                self._messages.handle(slot.item, stream_name, effects)
+        except HandlerRaisedError as error:
+            if not self._messages.undo(error):
+                raise
+            slot.error = error
+        return slot.error is None
+
+    async def _await(self, lane: Lane, slot: Slot, stream_name: str, effects: Decisions) -> bool:
+        """Await an async handler, or use what its call has given; return whether it succeeded."""
+        item, messages, running = slot.item, self._messages, self._running
+        kind = self._kinds[item.message.type]
+        former = running.ended(item.message.global_position)
+        if former is not None:
+            if messages.passes(item, stream_name, effects):
+                return True
+            context = messages.context_of(item, stream_name, effects)
+            if former.seen == messages.seen(item, stream_name, effects, context):
+                return self._use(slot, stream_name, effects, former.context, former.task.result())
+            messages.take_back(item, effects)
+            running.drop([item.message.global_position])
+        if self._waits_in_line(slot):
+            return False
+        if not await self._admission.enter(slot.ordinal, kind):
+            slot.is_held = lambda: running.closed or not running.has_place(kind)
+            slot.is_refused = True
+            return False
+        try:
+            if messages.passes(item, stream_name, effects):
+                return True
+            context = messages.context_of(item, stream_name, effects)
+            lane.calling = slot, context
+            outcome = await self._outcome(lane, item, stream_name, effects, context)
+        finally:
+            lane.calling = None
+            running.give_place(kind)
+        if lane.call is not None:
+            lane.outcome = outcome
+            return False
+        return self._use(slot, stream_name, effects, context, outcome)
+
+    def _waits_in_line(self, slot: Slot) -> bool:
+        """Return whether a message waits for a call of a passed one that it may repeat."""
+        call = self._running.in_line(slot.lines, self._handled)
+        if call is not None:
+            slot.is_held = call.goes_on
+        return call is not None
+
+    async def _outcome(
+        self, lane: Lane, item: Decoded, stream_name: str, effects: Decisions, context: Context
+    ) -> Outcome:
+        """Call an async handler; return what the call gives."""
+        message, messages, loop = item.message, self._messages, self._loop
+        spans, consumer = self._context.spans, self._context.component.name
+        handler = partial(messages.awaited, item, stream_name, effects, context)
+        again = messages.is_again(item, effects)
+        self._context.calls(SOME)
+        self._context.log_context.enter_message(message, stream_name)
+
+        def is_cancelled() -> bool:
+            return loop.cancelling or (lane.call is not None and lane.call.is_cancelled)
+
+        try:
+            with spans.handling(message, consumer, again=again) as span:
+                outcome = "handled"
+                try:
+                    events = await await_call(message, handler, is_cancelled)
+                except Reject as reject:
+                    outcome = "rejected"
+                    events = messages.rejection(item, reject, context)
+                if span is not None:
+                    span.outcome = outcome
+                return Outcome(outcome, events, span=span)
+        except MessageError as error:
+            return Outcome("failed", error=error)
+
+    def _use(
+        self,
+        slot: Slot,
+        stream_name: str,
+        effects: Decisions,
+        context: Context,
+        outcome: Outcome | None,
+    ) -> bool:
+        """Collect what a call has given; return whether it succeeded."""
+        assert outcome is not None  # noqa: S101  a lane that was left gives one
+        item, messages, error = slot.item, self._messages, outcome.error
+        if error is None:
+            messages.collect(
+                item, stream_name, outcome.events, context, effects, outcome.outcome, outcome.span
+            )
+            return True
+        if messages.keeps_first(item, error, effects):
+            return True
+        if isinstance(error, HandlerRaisedError):
+            error.entity_stream = stream_name
+        slot.error = error
+        messages.take_back(item, effects)
+        return False
+
+
+def _never() -> bool:
+    """Stand for what does not hold."""
+    return False

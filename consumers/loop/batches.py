@@ -1,0 +1,166 @@
+"""Running the next transaction of a consumer: a batch, or letters that are due."""
+
+import time
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.batch.batch import Batch
+from consumers.batch.handler import BatchResult
+from consumers.decisions.blocking import FailurePolicy
+from consumers.failures.failure import process_died, states_of
+from consumers.loop.context import LoopContext
+from consumers.loop.outcome_logging import log_batch, log_retried
+from consumers.loop.waiting import Waiting
+from consumers.runtime.stopping import Stop
+from reservation.errors import MessageError, StoreError
+
+
+class Batches:
+    """The batches of one consumer; if one fails, the next ones are smaller."""
+
+    def __init__(self, context: LoopContext, waiting: Waiting) -> None:
+        self._context = context
+        self._waiting = waiting
+
+    # Any: rows of different types.
+    def next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Run one batch; return whether there may be more to do."""
+        context, narrowing = self._context, self._context.narrowing
+        membership, notices = context.membership, context.notices
+        try:
+            with membership.busy, context.deaths.turn(narrowing.singly, stop) as may_run:
+                if not may_run:
+                    return True
+                if narrowing.singly:
+                    result = self._first(batch, connection, stop)
+                else:
+                    result = self._run(batch, stop, narrowing.limit)
+        except MessageError as error:
+            self._failed(batch, error)
+            return True
+        except StoreError:
+            narrowing.interrupted(len(batch.at_hand))
+            raise
+        if result is None:
+            return False
+        if result.waits:
+            return True
+        if not result.moved:
+            narrowing.ended()
+            return False
+        self._waiting.moved()
+        context.session.works()
+        # Of what comes after the end of the category there is notice, where it is asked for.
+        noticed = notices is not None and notices.found()
+        return not (noticed and result.ended)
+
+    def _failed(self, batch: Batch, error: MessageError) -> None:
+        """Let the next batch be smaller, or raise the error where the consumer stops at errors."""
+        context, narrowing = self._context, self._context.narrowing
+        context.log.warning(
+            "batch_failed", position=context.membership.positions.lowest, error=str(error)
+        )
+        if not context.options.stop_on_error:
+            narrowing.failed(batch.at_hand, error)
+            return
+        earlier = 0 if len(batch.at_hand) == 1 else batch.before(error)
+        if earlier == 0:
+            context.reports.stopped(batch.at_hand, error)
+            raise error
+        if earlier is None:
+            narrowing.failed(batch.at_hand, error)
+        else:
+            narrowing.up_to(earlier)
+
+    def _first(self, batch: Batch, connection: Connection[Any], stop: Stop) -> BatchResult | None:
+        """Handle the next message by itself; the attempt is counted before it begins."""
+        context, narrowing = self._context, self._context.narrowing
+        positions = context.membership.positions
+        message = batch.first(positions)
+        if message is None or context.options.stop_on_error:
+            return self._run(batch, stop, 1)
+
+        def attempt(number: int) -> BatchResult | None:
+            if number > context.retries.most(message.type):
+                died = process_died(str(message), number - 1)
+                narrowing.failures[message.global_position] = died
+            try:
+                return self._run(batch, stop, 1)
+            except MessageError as error:
+                narrowing.failed([message], error, number - 1)
+                return self._run(batch, stop, 1)
+
+        return context.attempts.run(
+            message.global_position,
+            lambda: context.repeat_on_conflict(
+                lambda _: positions.attempt(connection, message), stop
+            ),
+            lambda: positions.take_back(connection, message),
+            attempt,
+        )
+
+    def _run(self, batch: Batch, stop: Stop, limit: int) -> BatchResult | None:
+        """Run one batch until it is committed; None if it is time to stop."""
+        context, narrowing = self._context, self._context.narrowing
+        stops_on_error = context.options.stop_on_error
+        context.running.patient = narrowing.singly or stops_on_error
+        policy = FailurePolicy(context.blocked, narrowing.failures, stops_on_error)
+
+        def goes_on() -> bool:
+            return not (
+                stop.requested
+                or narrowing.searches
+                or context.membership.due
+                or context.schedule.is_due
+                or context.due.now
+            )
+
+        def run(recheck: bool) -> BatchResult | None:
+            result = None
+            began = time.monotonic()
+            positions = context.membership.positions
+            for result in batch.run(
+                positions, limit, recheck=recheck, policy=policy, goes_on=goes_on
+            ):
+                self._note(result, time.monotonic() - began)
+                began = time.monotonic()
+            return result
+
+        return context.repeat_on_conflict(run, stop)
+
+    def _note(self, result: BatchResult, seconds: float) -> None:
+        """Note what a transaction has committed."""
+        context, telemetry = self._context, self._context.telemetry
+        positions = context.membership.positions
+        context.blocked.update(result.blocked)
+        log_batch(context.log, result, positions.partitions)
+        context.reports.decided(result.letters)
+        if result.read:
+            telemetry.holds(positions.reached, context.membership.head)
+            telemetry.committed(result.counts, seconds, states_of(result.letters))
+        context.due.wrote(result.letters)
+        if result.blocked and positions.are_shared:
+            context.due.soon()
+        if result.moved:
+            context.narrowing.committed(result.read, result.letters)
+            context.at_hand.until = context.narrowing.reached(positions.lowest)
+
+    # Any: rows of different types.
+    def retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Handle letters that are due; return whether there may be more."""
+        context, retrying = self._context, self._context.retrying
+        membership = context.membership
+        with membership.busy, context.deaths.turn(retrying.singly, stop) as may_run:
+            if not may_run:
+                return True
+            context.running.patient = retrying.singly
+            retried = retrying.run(connection, batch.retry_transaction, membership.positions, stop)
+            context.at_hand.committed()
+        if (result := retried.result) is not None:
+            context.reports.decided(result.letters)
+            context.blocked.difference_update(result.freed)
+            log_retried(context.log, result, retried.of_calls)
+            set_aside, of_calls = states_of(result.letters), retried.of_calls
+            context.telemetry.retried(result.positions, result.counts, set_aside, of_calls)
+        return retried.more

@@ -1,0 +1,71 @@
+"""What the parts of one consumer's loop share, over all of its connections."""
+
+from dataclasses import dataclass, field
+
+from consumers.calls.error_reports import ErrorReports
+from consumers.failures.retries import Retries
+from consumers.group.membership import Membership
+from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.deaths import Deaths
+from consumers.loop.retrying.due_letters import DueLetters
+from consumers.loop.retrying.letter_retry import Retrying
+from consumers.loop.retrying.narrowing import Narrowing
+from consumers.loop.retrying.repeating import RepeatingOnConflict
+from consumers.loop.schedule import Schedule
+from consumers.options import Options
+from consumers.runtime.at_hand import AtHand
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
+from consumers.runtime.running_calls import RunningCalls
+from consumers.runtime.session import Session
+from reservation.store.notifications import Notices
+
+
+@dataclass(frozen=True, slots=True)
+class LoopContext:
+    """One consumer of a component.
+
+    Attributes:
+        session: its connections.
+        options: how consumers work.
+        log: its logger.
+        telemetry: what it reports.
+        notices: what says that there are new messages; None if the store is only polled.
+        at_hand: the record of what it has at hand.
+        membership: its part in the group.
+        schedule: what is scheduled in the store.
+        running: the calls of async handlers.
+        due: when it looks for letters that are due.
+        retries: how often a failing message is tried.
+        attempts: the attempts that were counted.
+        narrowing: the size of the next batch.
+        repeat_on_conflict: what repeats a transaction that conflicts with others.
+        reports: what reports failures to the program.
+        deaths: what it takes over from processes that died.
+        retrying: what handles letters that are due.
+        blocked: the entities whose messages are parked.
+    """
+
+    session: Session
+    options: Options
+    log: Log
+    telemetry: Telemetry
+    notices: Notices | None
+    at_hand: AtHand
+    membership: Membership
+    schedule: Schedule
+    running: RunningCalls
+    due: DueLetters
+    retries: Retries
+    attempts: CountedAttempts
+    narrowing: Narrowing
+    repeat_on_conflict: RepeatingOnConflict
+    reports: ErrorReports
+    deaths: Deaths
+    retrying: Retrying
+    blocked: set[str] = field(default_factory=set)
+
+    @property
+    def searches_singly(self) -> bool:
+        """Whether the next message or letter may have ended a process."""
+        return self.narrowing.singly or self.retrying.singly

@@ -1,0 +1,77 @@
+"""The messages that a process had at hand when it died: they are taken one by one."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+
+from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.letter_retry import Retrying
+from consumers.loop.retrying.narrowing import Narrowing
+from consumers.loop.retrying.suspects import Suspects
+from consumers.runtime.at_hand import AtHand
+from consumers.runtime.stopping import Stop
+
+
+class Deaths:
+    """What one consumer takes over from processes that died, and when it is handled."""
+
+    def __init__(
+        self,
+        at_hand: AtHand,
+        suspects: Suspects,
+        narrowing: Narrowing,
+        retrying: Retrying,
+        attempts: CountedAttempts,
+        beat: Callable[[], None],
+    ) -> None:
+        self._at_hand = at_hand
+        self._suspects = suspects
+        self._narrowing = narrowing
+        self._retrying = retrying
+        self._attempts = attempts
+        self._beat = beat
+
+    def take_over(self, partitions: Iterable[int], lowest: int, head: int) -> None:
+        """Take what was at hand of some partitions one by one, between two positions.
+
+        Where that is not known, because the host died too, it is as much as a batch has.
+        """
+        left = self._at_hand.left(partitions)
+        if left is None:
+            self._narrowing.died()
+            self._retrying.died()
+            return
+        for record in left:
+            if record.owed < 0 or record.owed > lowest:
+                key: Hashable = record.owed if record.owed > 0 else ("letter", -record.owed)
+                self._attempts.corrections[key] = record.correction
+                self._at_hand.owes(record)
+            if record.running:
+                self._retrying.died(record.running)
+            if record.are_letters and record.count:
+                self._retrying.died(record.count)
+            elif record.last > lowest:
+                self._narrowing.died(1, record.last)
+            elif not record.last and lowest < record.first <= head:
+                self._narrowing.died(record.count)
+
+    @contextmanager
+    def turn(self, singly: bool, stop: Stop) -> Iterator[bool]:
+        """Around the next transaction; give whether it may run, or it is time to stop.
+
+        Of messages that may have ended a process, one at a time is handled in all of a process; by
+        itself where others at hand may have ended it as well.
+        """
+        if singly:
+            self._at_hand.waits()
+            exclusive = any(correction < 0 for correction in self._attempts.corrections.values())
+            begins, end = (
+                self._suspects.take(stop, self._beat, exclusive=exclusive),
+                self._suspects.give,
+            )
+        else:
+            begins, end = self._suspects.begin_batch(stop, self._beat), self._suspects.end_batch
+        try:
+            yield begins
+        finally:
+            if begins:
+                end()

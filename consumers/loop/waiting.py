@@ -1,0 +1,67 @@
+"""Waiting where a category ends, until there is notice of new messages, or for a while."""
+
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.group.membership import TURN, Membership
+from consumers.loop.ongoing_calls import OngoingCalls
+from consumers.loop.retrying.due_letters import DueLetters
+from consumers.loop.schedule import Schedule
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.stopping import Stop
+from reservation.store.notifications import Notices
+
+# Seconds until the second look at a category that has nothing new, where no notice is given. Each
+# further wait is twice as long, up to a turn of the group.
+POLL = 0.1
+
+
+class Waiting:
+    """The waits of one consumer, in which its async calls go on."""
+
+    def __init__(
+        self,
+        log: Log,
+        notices: Notices | None,
+        membership: Membership,
+        schedule: Schedule,
+        due: DueLetters,
+        calls: OngoingCalls,
+    ) -> None:
+        self._log = log
+        self._notices = notices
+        self._membership = membership
+        self._schedule = schedule
+        self._due = due
+        self._calls = calls
+        self._noticed = False
+        self._poll = POLL
+
+    def moved(self) -> None:
+        """Note that there were messages."""
+        self._poll = POLL
+
+    # Any: rows of different types.
+    def wait(self, connection: Connection[Any], stop: Stop) -> bool:
+        """Wait; return whether there may be new messages."""
+        turn = self._membership.pause
+        poll = min(self._poll, turn)
+        self._poll = min(self._poll * 2, TURN)
+        notices, due = self._notices, self._due.seconds
+        pause = self._calls.pause(connection, stop)
+        if notices is None or not self._membership.positions.partitions:
+            pause.wait(min(self._schedule.limit(poll), due))
+            return False
+        longest, poll = self._schedule.limit(turn), self._schedule.limit(poll)
+        noticed = notices.wait(min(longest, due), poll=min(poll, due), pause=pause)
+        if notices.scheduled:
+            notices.scheduled = False
+            self._schedule.add(0)  # the look says when it is due
+        if self._noticed != (notices.missing is None):
+            self._noticed = notices.missing is None
+            if self._noticed:
+                self._log.info("notice_awaited")
+            else:
+                self._log.info("notice_missing", reason=notices.missing)
+        return noticed

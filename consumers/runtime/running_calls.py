@@ -1,0 +1,200 @@
+"""The async calls of one consumer that go on when the batch in which they began has ended.
+
+What such a call brings about is committed after its end. Until then its message is a letter, which
+the process that makes the call leaves alone (`consumers.failures.letters`). A call is known by the
+global position of its message until what became of that message is committed, so an attempt that
+was rolled back does not make it again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.observability.spans import MessageSpan
+from reservation.errors import MessageError
+
+# Letters that wait for calls of a process, after which it reads no further until some are handled.
+MOST_WAITING = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call has given: events, or the error with which it failed."""
+
+    outcome: str
+    events: Sequence[object] = ()
+    error: MessageError | None = None
+    span: MessageSpan | None = None
+
+
+# Any: the context of the handler.
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of an async handler.
+
+    Attributes:
+        stream_name: the stream of its message.
+        entity: behind which later messages of its entity are parked.
+        seen: what the handler saw; if that has changed, its outcome is of no use.
+        lines: what its message shares with others that must be handled after it.
+        context: the handler's context.
+        task: what gives its outcome.
+        is_letter: whether a commit has passed its message.
+        is_cancelled: whether it was cancelled, and has no outcome.
+    """
+
+    stream_name: str
+    entity: str | None
+    seen: object
+    lines: frozenset[Hashable]
+    context: Any
+    task: "asyncio.Task[Outcome | None]"
+    is_letter: bool = False
+    is_cancelled: bool = False
+
+    def goes_on(self) -> bool:
+        """Return whether it has not ended."""
+        return not self.task.done()
+
+
+class RunningCalls:
+    """The calls of one consumer, by the global positions of their messages.
+
+    Attributes:
+        loop: where they run.
+        patient: whether each transaction waits for all of its calls.
+        closed: whether no further call is begun, because it is time to stop.
+        freed: called when a place is free again.
+        is_cut: whether the next batch would still begin with a message that must wait, before which
+            the last one ended; None if it did not end so.
+    """
+
+    def __init__(self, loop: EventLoop | None = None) -> None:
+        self.loop = loop or EventLoop()
+        self.patient = False
+        self.closed = False
+        self.freed: Callable[[], None] | None = None
+        self.is_cut: Callable[[], bool] | None = None
+        self._calls: dict[int, Call] = {}
+        self._taken: Counter[Hashable] = Counter()
+        self._limits: dict[Hashable, int] = {}
+        self._held: dict[int, Callable[[], bool]] = {}  # letters that wait for a place or a call
+        self._parked: set[int] = set()
+
+    def __bool__(self) -> bool:
+        """Whether any call goes on."""
+        return any(call.goes_on() for call in self._calls.values())
+
+    @property
+    def letters(self) -> int:
+        """How many messages that were passed have calls that go on, or are not committed."""
+        return sum(call.is_letter for call in self._calls.values())
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether to read no further until calls have ended."""
+        if self.is_cut is not None and self.is_cut():
+            return True
+        return self.letters + len(self._held) + len(self._parked) >= MOST_WAITING and bool(self)
+
+    def excluded(self) -> list[int]:
+        """Return which letters are not due, although they are in the store."""
+        running = [at for at, call in self._calls.items() if call.goes_on()]
+        return [*running, *(at for at, is_held in self._held.items() if is_held())]
+
+    def due(self) -> set[int]:
+        """Return which letters waited for calls, and do so no longer."""
+        ended = {at for at, call in self._calls.items() if call.is_letter and not call.goes_on()}
+        return ended | {at for at, is_held in self._held.items() if not is_held()}
+
+    def ended(self, position: int) -> Call | None:
+        """Return the call for a message, if there was one and it has ended."""
+        call = self._calls.get(position)
+        return None if call is None or call.goes_on() else call
+
+    def in_line(self, lines: Collection[Hashable], handled: Collection[int]) -> Call | None:
+        """Return the call for a passed message that others of a line wait for.
+
+        It may have ended, unless its message is among those that are handled at the moment.
+        """
+        for at, call in self._calls.items() if lines else ():
+            waits = call.goes_on() or at not in handled
+            if call.is_letter and waits and not call.lines.isdisjoint(lines):
+                return call
+        return None
+
+    @property
+    def entities(self) -> set[str | None]:
+        """The entities of passed messages whose calls go on."""
+        return {call.entity for call in self._calls.values() if call.is_letter}
+
+    def limit(self, kind: Hashable, most: int) -> None:
+        """Note how many calls of a kind may go on at a time."""
+        self._limits[kind] = most
+
+    def has_place(self, kind: Hashable) -> bool:
+        """Return whether another call of a kind may begin."""
+        return self._taken[kind] < self._limits[kind]
+
+    def take_place(self, kind: Hashable) -> bool:
+        """Take the place of a call that is about to begin; return whether there was one."""
+        taken = self._taken[kind]
+        if taken >= self._limits[kind]:
+            return False
+        self._taken[kind] = taken + 1
+        return True
+
+    def give_place(self, kind: Hashable) -> None:
+        """Give a place back."""
+        self._taken[kind] -= 1
+        if self.freed is not None:
+            self.freed()
+
+    def add(self, position: int, call: Call) -> None:
+        """Note a call that goes on at the end of its batch."""
+        self._calls[position] = call
+
+    def keep(
+        self,
+        positions: Iterable[int],
+        held: Mapping[int, Callable[[], bool]],
+        parked: Iterable[int],
+    ) -> None:
+        """Note a commit: which messages have calls that go on, and which wait for such."""
+        for position in positions:
+            self._calls[position].is_letter = True
+            self._held.pop(position, None)
+            self._parked.discard(position)
+        self._held.update(held)
+        self._parked -= held.keys()
+        self._parked.update(parked)
+
+    def drop(self, positions: Iterable[int]) -> None:
+        """Forget the calls for messages, because what became of these is committed."""
+        dropped = [self._forget(position) for position in positions]
+        self.loop.cancel([task for task in dropped if task is not None])
+
+    def roll_back(self) -> None:
+        """Forget the calls that saw what was not committed."""
+        self.drop([at for at, call in self._calls.items() if not call.is_letter])
+
+    def forget(self) -> None:
+        """Cancel and forget everything: somebody else may handle the messages."""
+        self.drop([*self._calls, *self._held, *self._parked])
+
+    def streams(self) -> dict[int, str]:
+        """Return the streams of the messages that have calls, by their global positions."""
+        return {at: call.stream_name for at, call in self._calls.items()}
+
+    def _forget(self, position: int) -> "asyncio.Task[Outcome | None] | None":
+        """Forget a message; return its call if that goes on."""
+        self._held.pop(position, None)
+        self._parked.discard(position)
+        call = self._calls.pop(position, None)
+        if call is None or not call.goes_on():
+            return None
+        call.is_cancelled = True
+        return call.task

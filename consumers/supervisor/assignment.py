@@ -1,0 +1,33 @@
+"""What each process of a host is to do."""
+
+from dataclasses import dataclass, field
+
+from consumers.group.inspection.stored_positions import Reads
+from consumers.options import Options
+
+# Seconds that a process may take to stop, where nothing is said.
+GRACE = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a process is to do; each of a host's does the same.
+
+    Attributes:
+        apps: the app paths of the components.
+        app_dir: the folder that they start from.
+        reads: the consumers, each by its component's name and its category.
+        database_url: the store's address; empty for libpq's own defaults.
+        options: how they work.
+    """
+
+    apps: tuple[str, ...]
+    app_dir: str
+    reads: tuple[Reads, ...]
+    database_url: str = field(repr=False)
+    options: Options = field(default_factory=Options)
+
+    @property
+    def grace(self) -> float:
+        """The seconds that they may take to stop."""
+        return GRACE if self.options.grace is None else self.options.grace

@@ -1,0 +1,156 @@
+"""Starting a process of a host: by Python's own `subprocess`, which leaves no helper behind.
+
+What the process is to do goes through a pipe, as the address of the database may hold a password.
+The file descriptors that it has of its host are named there too.
+"""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from consumers.group.inspection.stored_positions import Reads
+from consumers.runtime.stopping import STOP_SIGNALS
+from consumers.supervisor.assignment import Assignment
+from consumers.supervisor.memory import Memory
+
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from consumers.supervisor.process import main; main({descriptor})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a process has of its host.
+
+    Attributes:
+        assignment: what it is to do.
+        number: which of the host's processes it is, from 0.
+        processes: how many there are.
+        memory: the descriptor of the memory that they share.
+        failures: where it says why it cannot go on.
+        lives: what ends with the process, which its host notices.
+        host: what can be read once the host has died.
+        reports: the socket for its telemetry; None if nobody asks.
+    """
+
+    assignment: Assignment
+    number: int
+    processes: int
+    memory: int
+    failures: int
+    lives: int
+    host: int
+    reports: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a process cannot go on.
+
+    Attributes:
+        reads: the consumer that failed.
+        text: what is wrong.
+        is_about_data: whether a message is the reason.
+    """
+
+    reads: Reads
+    text: str
+    is_about_data: bool
+
+
+class Child:
+    """A process that runs.
+
+    Attributes:
+        number: which of the host's it is, from 0.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        number: int,
+        processes: int,
+        memory: Memory,
+        host: int,
+        reports: socket.socket | None,
+    ) -> None:
+        self.number = number
+        self._failures, failures = os.pipe()
+        self._ended, lives = os.pipe()
+        read, write = os.pipe()
+        sent = None if reports is None else reports.fileno()
+        inherited = Inherited(
+            assignment, number, processes, memory.descriptor, failures, lives, host, sent
+        )
+        passed = [read, memory.descriptor, failures, lives, host, *([] if sent is None else [sent])]
+        # Both this process and the new one, which inherits that, take no signal until each is
+        # ready to act on it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  our own code
+                [
+                    sys.executable,
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-c",
+                    _CODE.format(path=sys.path, descriptor=read),
+                ],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+            os.close(read)
+            os.close(failures)
+            os.close(lives)
+        with os.fdopen(write, "wb") as pipe:
+            pickle.dump(inherited, pipe)
+
+    def fileno(self) -> int:
+        """Return what can be read once the process has ended."""
+        return self._ended
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        """How it has ended: a status, or the number of a signal below 0."""
+        return self._process.wait()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+
+    def wait(self) -> Reason | None:
+        """Wait for its end; return why it could not go on, if it has said so."""
+        self._process.wait()
+        os.close(self._ended)
+        os.set_blocking(self._failures, False)
+        with os.fdopen(self._failures, "rb") as pipe:
+            said = pipe.read()
+        if not said:
+            return None
+        reads, text, is_about_data = json.loads(said)
+        return Reason(tuple(reads), text, is_about_data)
+
+
+def say(descriptor: int, reason: Reason) -> None:
+    """Say why this process cannot go on."""
+    os.write(descriptor, json.dumps([reason.reads, reason.text, reason.is_about_data]).encode())

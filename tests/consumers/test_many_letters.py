@@ -1,0 +1,52 @@
+"""Looks for letters where there are very many: each reads what it returns, and no others."""
+
+import time
+
+from consumers.failures.letters import DeadLetters
+
+CATEGORY = "account:command"
+MANY = 20_000
+FILL = """
+INSERT INTO reservation.dead_letters (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason,
+  process, next_attempt_at
+)
+SELECT 'account', 'account:command', i, gen_random_uuid(), 'account:command-' || i, 'Deposit',
+       {entity}, {state}, 'handler', 'a:1',
+       CASE {state} WHEN 'waiting' THEN now() - interval '1 hour' END
+FROM generate_series(1, %s) AS i
+"""
+
+
+def fill(connection, entity, state):
+    connection.execute(FILL.format(entity=entity, state=state), [MANY])
+    connection.execute("ANALYZE reservation.dead_letters")
+
+
+def took(call):
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def test_a_long_line_of_one_entity_does_not_slow_down_looks_for_others(connection):
+    """With statistics by which every letter is of one entity, too."""
+    fill(connection, "'account-1'", "CASE i WHEN 1 THEN 'dead' ELSE 'parked' END")
+    letters = DeadLetters("account", CATEGORY)
+    others = [f"account-{n}" for n in range(2, 1000)]
+    assert letters.heads(connection, ["account-1", *others]) == {"account-1": 1}
+    assert took(lambda: letters.heads(connection, others)) < 0.5  # 5 seconds by the primary key
+    assert letters.due(connection, [0], 1, 1000).letters == []
+
+
+def test_a_look_for_due_letters_reads_as_many_as_it_takes(connection):
+    """Not all that wait, however small the sets are."""
+    fill(connection, "'account-' || i", "'waiting'")
+    letters = DeadLetters("account", CATEGORY)
+    connection.execute("SET plan_cache_mode = force_custom_plan")
+    found = letters.due(connection, [0], 1, 10)
+    assert (len(found.letters), found.more) == (10, True)
+    assert letters.due(connection, [], 1, 10).letters == []
+    few = min(took(lambda: letters.due(connection, [0], 1, 10)) for _ in range(3))
+    everything = min(took(lambda: letters.waiting(connection, [0], 1)) for _ in range(3))
+    assert few < everything
