@@ -92,8 +92,10 @@ def takeover(bench: Bench) -> Iterator[Result]:
                 with Running(url, *arguments) as killed:
                     killed.started()
                     _wait_until_shared(connection, 2)
-                    its_own = _account_of(connection, killed.process.pid, number)
+                    worker = killed.worker
+                    its_own = _account_of(connection, worker.pid, number)
                     killed.process.kill()
+                    worker.kill()
                     start = time.perf_counter()
                     command = Deposit("d1", f"{its_own}", Decimal("10.50"), workload.TIME)
                     MessageStore(connection).write(command, f"{COMMANDS}-{its_own}")

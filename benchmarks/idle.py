@@ -56,7 +56,7 @@ def idle_latency(bench: Bench) -> Iterator[Result]:
         with Running(url) as running, _alone(other_url) as alone:
             running.started(CONSUMERS)
             delays, needed = _delays(url, connection, alone)
-            asked = _asked_while_idle(connection) / CONSUMERS
+            asked = asked_while_idle(connection) / CONSUMERS
     points = statistics.quantiles(delays[WARM_UP:], n=100)
     for at, limit in LATENCY.items():
         yield _result(f"idle_latency, p{at}", points[at - 1] * 1000, "ms", limit)
@@ -129,7 +129,7 @@ def _delays(
     return delays, needed
 
 
-def _asked_while_idle(connection: Connection[Any]) -> float:
+def asked_while_idle(connection: Connection[Any]) -> float:
     """Return how many transactions a second the database has while nobody sends anything."""
     time.sleep(SETTLED)
     before, start = _transactions(connection), time.perf_counter()

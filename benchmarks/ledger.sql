@@ -82,11 +82,15 @@ WITH stored AS (
            ('accountTransaction', %(base)s + (%(keys)s - 2 * %(pending)s) * 8 + 7)
   ) AS s(category, position)
 ), moved AS (
-  UPDATE reservation.positions p SET position = s.position
+  UPDATE reservation.moves p SET position = s.position
   FROM stored s WHERE (p.consumer, p.category) = ('account', s.category)
   RETURNING p.category
+), leased AS (
+  INSERT INTO reservation.leases (consumer, category)
+  SELECT 'account', s.category FROM stored s
+  ON CONFLICT DO NOTHING
 )
-INSERT INTO reservation.positions (consumer, category, position)
+INSERT INTO reservation.moves (consumer, category, position)
 SELECT 'account', s.category, s.position FROM stored s
 WHERE s.category NOT IN (SELECT m.category FROM moved m)
 

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Iterator
 
-import psutil
-
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
@@ -42,9 +40,7 @@ def memory(bench: Bench) -> Iterator[Result]:
 
 def _sample(consumers: dict[str, Running]) -> dict[str, list[float]]:
     """Return the resident memory of each consumer, in MB, one sample after another."""
-    processes = {
-        which: psutil.Process(consumer.process.pid) for which, consumer in consumers.items()
-    }
+    processes = {which: consumer.worker for which, consumer in consumers.items()}
     samples: dict[str, list[float]] = {which: [] for which in consumers}
     done = dict.fromkeys(consumers, 0)
     while min(done.values()) < HANDLED:

@@ -83,11 +83,11 @@ BEGIN
              JOIN message_store.messages o ON o.global_position = p.position + 1
   LOOP
     FOR n IN 1 .. current_setting('bench.batches')::integer / 2 LOOP
-      ASSERT reservation.move_positions(
+      PERFORM reservation.move_positions(
         one.consumer, one.category, ARRAY[one.partition], ARRAY[one.epoch],
         one.position, one.other_position, one.other_id, false);
       COMMIT;
-      ASSERT reservation.move_positions(
+      PERFORM reservation.move_positions(
         one.consumer, one.category, ARRAY[one.partition], ARRAY[one.epoch],
         one.other_position, one.position, one.message_id, false);
       COMMIT;
@@ -113,3 +113,7 @@ SELECT count(*) FROM message_store.messages WHERE message_store.category(stream_
 
 -- name: done_by_eventsourcing
 SELECT count(*) FROM effects_events
+
+-- name: connections
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'reservation %'

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 PATIENCE = 300.0  # seconds to wait before something must be wrong
@@ -65,6 +67,12 @@ class Running:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
+
+    @property
+    def worker(self) -> psutil.Process:
+        """The process that runs the consumers, of one worker."""
+        (worker,) = psutil.Process(self.process.pid).children()
+        return worker
 
     def started(self, count: int = 1) -> datetime:
         """Wait until this number of consumers have started; return when the first one did."""

@@ -22,10 +22,10 @@ from benchmarks.ledger import Ledger
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.result import VIOLATIONS, Report
-from spark_jobs.reconciliation.reconcile import in_session
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconcile import in_session, state_of
+from spark_jobs.run import Run
 from spark_jobs.session.session import spark_session
-from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,12 +60,17 @@ def _run(spark: "SparkSession", url: str, ledger: Ledger, state: Path | None = N
     found: list[Report] = []
     with exported_snapshot(url) as snapshot:
         run = Run(account, "bank:account", APP_DIR, url, state=state)
-        took = seconds(lambda: found.append(in_session(run, snapshot, spark)))
+        took = seconds(lambda: found.append(_in_session(run, snapshot, spark)))
     counted = Counter({name: found[0].count(name) for name in (*VIOLATIONS, "keyless")})
     planted = Counter({name: ledger.findings()[name] for name in counted})
     assert counted == planted, (counted, planted)
     assert found[0].count("duplicates") == ledger.findings()["duplicates"]
     return took
+
+
+def _in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
+    with state_of(run) as state:
+        return in_session(run, snapshot, spark, state)
 
 
 @contextlib.contextmanager
@@ -110,7 +115,7 @@ def spark_incremental(bench: Bench) -> Iterator[Result]:
         spark = opened.enter_context(_session(url))
         state = Path(folder) / "state"
         with exported_snapshot(url) as snapshot:
-            in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)
+            _in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)
         ledger.go_on(connection, ledger.keys - ledger.keys // 100)
         states = [Path(folder) / f"state-{n}" for n in range(3)]
         for copy in states:

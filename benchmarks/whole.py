@@ -44,8 +44,8 @@ def _compared(bench: Bench, name: str) -> Iterator[Result]:
     print(
         f"{name}: {COUNT:,} commands to {ACCOUNTS} accounts in batches of "
         f"{workload.CONSUMED:,}, beside {SAMPLE:,} by a plain loop with one command a transaction, "
-        f"and {COUNT:,} no-op jobs of PgQueuer; the median of {TURNS} turns; each consumer is a "
-        f"process, and commits as the settings above say"
+        f"and {COUNT:,} no-op jobs of PgQueuer; the median of {TURNS} turns; both "
+        f"consumers are in one process, and commit as the settings above say"
     )
     compared = environment.install()
     in_sets, by_hand, jobs = [], [], []

@@ -16,7 +16,7 @@ from psycopg import Connection, conninfo
 from bank.messages import Deposit, Deposited
 from benchmarks.harness import rate
 from consumers.batch.batch import Batch
-from consumers.group.membership import GroupShare, Membership
+from consumers.group.membership import Membership, new_worker
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.garbage import spare_batches
 from consumers.runtime.session import Session
@@ -94,15 +94,20 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
 def consumer(
     connection: Connection[Any], declared: Component, category: str
 ) -> Iterator[Callable[[], int]]:
-    """Give a function that runs one batch of a category and returns the messages read."""
+    """Give a function that runs batches of a category and returns the messages read."""
     log = structlog.get_logger()
     spare_batches()  # as a consumer's process does
     with Session(connection.info.dsn, "reservation bench", log) as session:
-        membership = Membership(session, declared.name, category, GroupShare(), log)
+        membership = Membership(session, declared.name, category, None, new_worker(), log)
         membership.join(session.connection)
         membership.turn(session.connection)
         batch = Batch(ConsumerContext.of(session.connection, declared, category))
-        yield lambda: batch.run(membership.positions, CONSUMED, looks_ahead=True).read
+
+        def step() -> int:
+            results = batch.run(membership.positions, CONSUMED, goes_on=lambda: True)
+            return sum(result.read for result in results)
+
+        yield step
 
 
 def drain(step: Callable[[], int]) -> int:

@@ -70,8 +70,8 @@ def prepare_command() -> None:
 
     Most of a small job's time is spent on loading Java's classes. This command runs the jobs once,
     without a database, and stores the loaded classes in a file of about 180 MB in the user's cache.
-    Java ignores the file once it no longer fits; run the command again after an update of Spark or
-    Java.
+    Commands that run Spark have that done in the background when they have ended, once for each
+    installation of Spark and Java. Run this command where that is too late, as in an image.
 
     \b
     Examples:

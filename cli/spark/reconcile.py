@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from cli.common.durations import DurationType
+from cli.common.durations import DurationType, SinceType
 from cli.common.errors import debug_option
 from cli.common.lazy import runs
 from cli.common.options import (
@@ -32,10 +32,10 @@ from spark_jobs.common.result import VIOLATIONS
 @file_option("--junit", "Write the report as JUnit XML, for CI.")
 @file_option("--prometheus", "Write metrics for the textfile collector of node-exporter.")
 @click.option(
-    "--output",
+    "--findings",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Write every row that needs attention to this new folder, as Parquet.",
+    help="Add every row that needs attention to the table in this folder, as Parquet.",
 )
 @click.option(
     "--fail-on",
@@ -50,14 +50,16 @@ from spark_jobs.common.result import VIOLATIONS
     metavar="NAMES",
     help="The findings that print a warning, in the same form.",
 )
+@click.option(
+    "--since",
+    type=SinceType(),
+    metavar="TIME|POSITION",
+    help="Only look at what belongs to new messages: from a global position on, such as 120000, or "
+    "from a time in UTC, such as 2026-01-31, or not older than a time span, such as 36h.",
+)
 @folder_option(
     "--state",
     what="Keep what was read in this folder, and read only new messages the next time.",
-)
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Compare everything that --state keeps with the store. This reads all messages.",
 )
 @click.option(
     "--follow",
@@ -105,7 +107,8 @@ def reconcile() -> None:
       reservation reconcile bank:account --html report.html
       reservation reconcile bank:account --json | jq '.categories[0].missing'
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
-      reservation reconcile bank:account --output findings --junit reconcile.xml
+      reservation reconcile bank:account --findings findings --junit reconcile.xml
+      reservation reconcile bank:account --since 36h
       reservation reconcile bank:account --state /var/lib/reservation/account
       reservation reconcile bank:account --follow --grace 2m --state /var/lib/reservation/account
       reservation reconcile bank:account --archive /var/lib/reservation/archive

@@ -27,7 +27,7 @@ from spark_jobs.archive.messages import portions
 from spark_jobs.common import files as data_files
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError, SparkJobError
-from spark_jobs.common.file_lock import Lock, file_lock, require_empty
+from spark_jobs.common.file_lock import Lock, file_lock, require_empty, require_unlocked
 from spark_jobs.common.files import File, FileFault
 from spark_jobs.snapshot.corrections import GivenData
 from spark_jobs.snapshot.snapshot import Snapshot
@@ -35,9 +35,6 @@ from spark_jobs.snapshot.snapshot import Snapshot
 _VERSION = 1
 _MANIFEST = "_manifest.json"
 _LOCK = "_LOCK"
-
-# About the number of messages of a small log (`spark_jobs.snapshot.snapshot`).
-_FEW = 200_000
 
 
 class Archive:
@@ -125,11 +122,6 @@ class Archive:
         }
 
     @property
-    def is_small(self) -> bool:
-        """Whether dividing the work would take longer than doing it."""
-        return sum(self.counts.values()) < _FEW
-
-    @property
     def former(self) -> list[int]:
         """The numbers of the runs that were made when the component declared other keys."""
         return [run.run for run in self.runs if not self._is_as_today(run)]
@@ -138,6 +130,11 @@ class Archive:
     def folders(self) -> list[str]:
         """The folders of the runs."""
         return [str(self.folder / _name(run.run)) for run in self.runs]
+
+    @property
+    def files(self) -> list[str]:
+        """The files of the runs."""
+        return [str(self.folder / _name(run.run) / path) for run in self.runs for path in run.files]
 
     def check(self, snapshot: Snapshot, category: str) -> None:
         """Make sure that the archive belongs to the store."""
@@ -245,7 +242,8 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Arc
 
 
 def refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something other than an archive."""
+    """Refuse a folder that another run has locked, or that holds something else."""
+    require_unlocked(folder, _LOCK, "archive", ArchiveError)
     if not any(folder.glob(f"run=*/{_MANIFEST}")):
         require_empty(folder, _LOCK, (), "archive", ArchiveError)
 

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.pandas.functions import arrow_udf
 
+from reservation.errors import StreamNameError
 from reservation.messages import stream_name
-from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration, DeclaredKey
+from spark_jobs.facts.content import digest
 
 _MADE = "struct<content: string, key_category: string, key_stream: string>"
 _OF = ("type", "data")
@@ -87,8 +88,10 @@ def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw]) -> str | None:
         parts.append(part)
     if not parts:
         return None
-    id_ = stream_name.COMPOUND_SEPARATOR.join(parts)
-    return f"{key.category}{stream_name.ID_SEPARATOR}{id_}"
+    try:
+        return stream_name.of(key.category, *parts)
+    except StreamNameError:
+        return None
 
 
 def _fields(text: str | None) -> dict[str, msgspec.Raw]:

@@ -1,23 +1,13 @@
-"""DataFrames are cached on disk, and unpersisted at the end, also after an error."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+"""DataFrames that are computed once, and whose plans end there."""
 
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
 
 
-def kept_on_disk(frame: DataFrame) -> DataFrame:
-    """Have a DataFrame cached once it is computed, in bounded memory."""
-    return frame.persist(StorageLevel.DISK_ONLY)
+def computed(frame: DataFrame) -> DataFrame:
+    """Compute a DataFrame now, and return what reads its rows from disk.
 
-
-@contextmanager
-def unpersisted(kept: list[DataFrame]) -> Iterator[None]:
-    """Unpersist cached DataFrames on exit, including those added to the list meanwhile."""
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # a session that is gone caches nothing
-            for frame in kept:
-                frame.unpersist()
+    Planning what is made of it does not take up its own plan again, as it does where it is cached.
+    The rows are removed once nothing refers to them.
+    """
+    return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)

@@ -225,15 +225,6 @@ def own_categories_of(component: Component) -> list[str]:
     return [*declarations(component).own_categories, component.name]
 
 
-def sources_of(component: Component) -> list[str]:
-    """Return all that is read of a component: its categories, and the passes of its consumers.
-
-    The consumer of a subscribed category records the messages that no event followed from
-    (``reservation.passes``). They are read as if they were messages of a category of their own.
-    """
-    return [*categories_of(component), *passes_of(component)]
-
-
 def passes_of(component: Component) -> list[str]:
     """Return the names under which the passes of a component's consumers are read."""
     return [

@@ -52,6 +52,18 @@ def require_empty(
         )
 
 
+def require_unlocked(folder: Path, file: str, what: str, error: type[ReservationError]) -> None:
+    """Refuse a folder that another run has locked, without changing anything in it."""
+    try:
+        lock = os.open(folder / file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return  # it is new, or `file_lock` reports what is wrong with it
+    try:
+        _take(lock, fcntl.LOCK_SH, folder, what, error)
+    finally:
+        os.close(lock)
+
+
 @contextmanager
 def file_lock(folder: Path, file: str, what: str, error: type[ReservationError]) -> Iterator[Lock]:
     """Lock a folder, which is made if necessary, against other runs."""
@@ -62,12 +74,16 @@ def file_lock(folder: Path, file: str, what: str, error: type[ReservationError])
     except OSError as refused:
         raise error(f"The {what} {folder} cannot be made: {refused.strerror}") from refused
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as refused:
-            raise error(
-                f"The {what} in {folder} is in use by another run; wait for it, or name another"
-            ) from refused
+        _take(lock, fcntl.LOCK_EX, folder, what, error)
         yield Lock(lock)
     finally:
         os.close(lock)
+
+
+def _take(lock: int, mode: int, folder: Path, what: str, error: type[ReservationError]) -> None:
+    try:
+        fcntl.flock(lock, mode | fcntl.LOCK_NB)
+    except BlockingIOError as refused:
+        raise error(
+            f"The {what} in {folder} is in use by another run; wait for it, or name another"
+        ) from refused

@@ -168,7 +168,7 @@ class Volume:
     Attributes:
         hour: when it was sent, in UTC.
         commands: how many commands.
-        duplicates: those of them that came after the first of their key.
+        duplicates: those of them with the content of an earlier one of their key.
         handled: those of them that an event follows.
     """
 
@@ -188,9 +188,9 @@ class Sender:
         commands: how many it sent.
         keys: how many distinct idempotence keys they have, each counted for its first send.
         reissued: how many keys were sent more than once, each counted for its second send.
-        duplicates: commands after the first of their key.
-        longest_gap: the longest time between a duplicate and the send of its key before it; None
-            if there is no duplicate.
+        duplicates: commands with the content of an earlier one of their key.
+        longest_gap: the longest time between a send of a key and the one before it; None if no key
+            was sent again.
         largest_burst: the most sends of one key that followed each other quickly, counted for the
             last of them; 0 if none did.
     """
@@ -304,6 +304,8 @@ class Report:
         latency, volume, reissues: where a report shows them; empty or None otherwise.
         subscriptions: for each category that the component subscribes to, what became of its
             messages.
+        since: the global position of the first message that counts as new, if only groups with new
+            messages were looked at.
         snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up; None
             where it is not known. Two reports that say the same otherwise are equal.
     """
@@ -320,6 +322,7 @@ class Report:
     accepted: Sequence[AcceptedFinding] = ()
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
     subscriptions: Sequence[SubscriptionCounts] = ()
+    since: int | None = None
     snapshot_held: timedelta | None = field(default=None, compare=False)
 
     def outstanding(self, name: str) -> int:

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from reservation.errors import DatabaseUnavailableError, ReservationError
 from spark_jobs.follow.rounds import Audience, Follower
-from spark_jobs.reconciliation.run import Run, judged_by
-from spark_jobs.reconciliation.state import stored_state
+from spark_jobs.run import Run, judged_by
 from spark_jobs.session.failure import reason
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.state import folder as stored_state
 
 # Seconds between the end of a round and the next.
 INTERVAL = 10.0
@@ -61,7 +61,7 @@ def _repeat_rounds(follower: Follower, audience: Audience, wait: Callable[[float
     has_failed = is_away = False
     while not wait(0):
         try:
-            follower.round(follower.look())
+            follower.round()
         except DatabaseUnavailableError as error:
             if not is_away:
                 audience.waits(str(error))

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.common.result import Finding
 from spark_jobs.common.timestamps import from_micros
-from spark_jobs.reconciliation.state.stored_state import LastingViolations
 from spark_jobs.snapshot.progress import Progress
+from spark_jobs.state.folder import LastingViolations
 
 # A message has each kind of violation at most once.
 _KEY = ["finding", "global_position"]

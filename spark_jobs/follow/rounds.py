@@ -1,16 +1,8 @@
-"""One round of following a store: look, read what is new, judge, report what has persisted.
+"""One round of following a store: read what is new, judge, report what has persisted.
 
-A round looks at the store in one transaction: how far the consumers are, and what the last message
-of each category is. It then reads from where the state ends to exactly these messages, and judges
-what they change (`spark_jobs.reconciliation.state.incremental`). So positions and messages are of
-one moment. With newer positions a command could be reported as missing although its reservation was
-only not read yet. The transaction need not stay open meanwhile. A writer that holds the category's
-lock makes nothing visible before the last message that was seen, and what another writer does is
-found by the next round that counts.
-
-A round also counts the messages up to where the state ends, because one that was written without
-the lock may have become visible there. Counting a large store takes long, so it takes at most a
-tenth of the time.
+A round goes on with the state as `reconcile --state` does (`spark_jobs.state.step`), under one
+snapshot, so that positions and messages are of one moment. With newer positions a command could be
+reported as missing although its reservation was only not read yet.
 
 What a round reads, and the verdicts on it, are in the folder of the run. All of it counts from the
 moment at which the state names that folder. So a round that fails leaves no message out, and counts
@@ -19,34 +11,22 @@ none twice.
 A round in which nothing has changed and nothing is due only asks the database.
 """
 
-import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reservation.maintenance.finding_decisions import Decision
-from spark_jobs.analysis.verdicts.judging import Lookup
-from spark_jobs.common.caching import unpersisted
-from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
+from spark_jobs.findings import accepted
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import accepted
-from spark_jobs.reconciliation.reading.of_run import Reading
-from spark_jobs.reconciliation.run import Run, jobs
-from spark_jobs.reconciliation.state import heads, new_messages
-from spark_jobs.reconciliation.state.incremental import IncrementalRun
-from spark_jobs.reconciliation.state.stored_state import Head, State, StoredFingerprints
-from spark_jobs.snapshot.progress import Progress
+from spark_jobs.reconcile import Source, counted
+from spark_jobs.run import Run
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
-
-# A count takes at most one part in so many of the time until the next.
-_COUNT_ONE_IN = 10
+from spark_jobs.state import step
+from spark_jobs.state.folder import State
 
 
 class Audience(Protocol):
@@ -66,34 +46,18 @@ class Audience(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreView:
-    """The store at one moment.
+class _Looked:
+    """What a round has seen, which decides whether anything can have changed.
 
     Attributes:
-        time: when that was, in UTC.
-        heads: the last message of each category.
-        progress: how far the consumers are.
-        late: the categories with late messages, each with the global position up to which it was
-            read.
-        store: the id of the store; None if it has none.
-        made: how the fingerprints of its messages are made.
-        accepted: the decisions by which findings were accepted, by the findings' ids.
-        log: the last position of all, with the tally of the whole log up to it.
+        log: a digest of the messages of the log.
+        judged_with: a digest of what consumers and people did.
+        accepted: the ids of the findings that were accepted.
     """
 
-    time: datetime
-    heads: dict[str, Head]
-    progress: Progress
-    late: dict[str, int]
-    store: str | None
-    made: StoredFingerprints
-    accepted: dict[str, Decision] = field(default_factory=dict)
-    log: Head | None = None
-
-    @property
-    def until(self) -> dict[str, int]:
-        """The global position up to which each category is read."""
-        return {category: head.position for category, head in self.heads.items()}
+    log: object
+    judged_with: str
+    accepted: Collection[str]
 
 
 class Follower:
@@ -113,9 +77,7 @@ class Follower:
         self._state = state
         self._spark = spark
         self._audience = audience
-        self._jobs = jobs(run)
-        self._counts_from = 0.0
-        self._accepted: Collection[str] | None = None  # those of the last round of this process
+        self._looked: _Looked | None = None  # in the last round of this process
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -126,135 +88,62 @@ class Follower:
 
     def _counted(self, time: datetime) -> Report | None:
         """Return what the state has counted, without rows; None if it is new, or judged anew."""
-        manifest, (reconciling, effects) = self._state.judged, self._jobs
+        manifest = self._state.judged
         if manifest is None:
             return None
-        of_categories, events = effects.results(manifest.counts[effects.name])
-        return Report(
-            component=self._run.component.name,
-            time=time,
-            categories=reconciling.results(manifest.counts[reconciling.name]),
-            effects=of_categories,
-            events=events,
-            findings=[],
-            subscriptions=effects.subscriptions(manifest.counts[effects.name]),
-        )
+        return counted(self._run, time, step.counts_of(manifest.counts))
 
-    def look(self) -> StoreView:
-        """Look at the store."""
-        with exported_snapshot(self._run.database_url) as snapshot:
-            return self.look_at(snapshot)
-
-    def look_at(self, snapshot: Snapshot) -> StoreView:
-        """Look at the store as a snapshot shows it."""
-        component, start = self._run.component, time.monotonic()
-        counts = start >= self._counts_from
-        made = new_messages.made_as_before(self._state, self._reading(snapshot))
-        last, behind, log = heads.found(component, self._state, snapshot, counts=counts)
-        if counts:
-            end = time.monotonic()
-            self._counts_from = end + _COUNT_ONE_IN * (end - start)
-        progress = snapshot.progress(component, self._run.grace)
-        decisions = snapshot.accepted()
-        return StoreView(
-            snapshot.time, last, progress, behind, snapshot.store, made, decisions, log
-        )
-
-    def _reading(self, snapshot: Snapshot, until: Mapping[str, int] | None = None) -> Reading:
-        return Reading(self._run, snapshot, self._spark, until=until or {})
-
-    def round(self, look: StoreView) -> None:
+    def round(self) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
-        if not self._is_settled(look):
-            self._go_on(look)
-        self.report = self._counted(look.time)
+        with exported_snapshot(self._run.database_url) as snapshot:
+            source = Source.of(self._run, snapshot, self._spark)
+            looked = _Looked(
+                snapshot.blocks(step.BLOCK, step.LAST),
+                step.judged_with(snapshot, self._run.component, source.progress),
+                sorted(snapshot.accepted()),
+            )
+            if not self._is_settled(looked, snapshot):
+                self._go_on(source)
+        self._looked = looked
+        self.report = self._counted(snapshot.time)
 
-    def _is_settled(self, look: StoreView) -> bool:
+    def _is_settled(self, looked: _Looked, snapshot: Snapshot) -> bool:
         """Return whether no verdict can have changed, and nothing is due to be reported."""
         manifest = self._state.judged
-        if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
-            return False
-        if self._accepted != look.accepted.keys():
+        if manifest is None or manifest.lasting is None or looked != self._looked:
             return False
         since = manifest.lasting.waits_since
-        if since is not None and since <= look.time - self._run.grace:
-            return False
-        # If the age of messages decides what was read, only pending verdicts change with time.
-        is_pending = any(
-            count
-            for counts in manifest.counts.values()
-            for name, count in counts.items()
-            if name.endswith(" pending")
-        )
+        return since is None or since > snapshot.time - self._run.grace
 
-        def matters(progress: Progress) -> object:
-            return {
-                name: (
-                    one.position,
-                    tuple(one.partitions),
-                    tuple(one.carried),
-                    one.before if is_pending else None,
-                    sorted(one.letters),
-                    sorted(one.conflicts),
-                    one.first_position,
-                    sorted(one.corrections),
-                )
-                for name, one in progress.consumed.items()
-            }
-
-        return matters(manifest.was()) == matters(look.progress)
-
-    def _go_on(self, look: StoreView) -> None:
-        self._state.require_whole(by_size=True)
-        self._state.remove_leftovers()
-        with exported_snapshot(self._run.database_url) as snapshot:
-            step = self._read(look, snapshot)
-        with unpersisted(step.kept):
-            step.sum_up()
-            run_concurrently([partial(step.take, job) for job in self._jobs])
-            grace, folder = self._run.grace, f"{step.name}/lasting"
-            before = None if step.lasting is None else self._noted(step.lasting.folder)
-            found = accepted.identified(step.findings(), self._run.component.name)
-            found = accepted.without(found, look.accepted)
-            noted = persistence.noted(found, before, look.progress, look.time, grace)
-            noted.write.parquet(str(self._state.folder / folder))
-            noted = self._noted(folder)
-            step.lasting = persistence.summed_up(noted, folder)
-            step.bring_together()
-            events = list(persistence.events(noted, before, look.time, look.accepted))
-            # No Spark job runs between the report and the commit, which could fail.
-            for event in events:
-                self._audience.happened(event)
-            step.commit()
-            self._accepted = look.accepted.keys()
-            mended = sum(event.is_mended for event in events)
-            self.reported += len(events) - mended
-            self.mended += mended
-
-    def _read(self, look: StoreView, snapshot: Snapshot) -> IncrementalRun:
-        """Read what came after the state, up to what was seen, and what became visible late."""
-        state, after = self._state, self._state.after
-        step = IncrementalRun(
-            self._spark,
-            state,
-            self._jobs,
-            look.heads,
-            look.progress,
-            look.made,
-            self._lookup,
-            store=look.store,
-            log=look.log,
-        )
-        has_new = any(last > after.get(name, 0) for name, last in look.until.items())
-        reading = self._reading(snapshot, look.until)
-        new_messages.add(step, look.made, reading, after, look.late, has_new=has_new)
-        return step
-
-    @contextmanager
-    def _lookup(self, is_few: bool) -> Iterator[Lookup]:
-        """Open the store to read some messages of it, whenever they came."""
-        with exported_snapshot(self._run.database_url) as snapshot:
-            yield self._reading(snapshot)(is_few=is_few).at
+    def _go_on(self, source: Source) -> None:
+        state, snapshot = self._state, source.snapshot
+        state.require_whole(by_size=True)
+        state.remove_leftovers()
+        step.check(state, snapshot, is_archived=False)
+        read = source.categories
+        rows = source.rows(read, step.seed_of(state, snapshot), None)
+        going_on = step.Step(state, rows, source.progress)
+        found = going_on.kept(source.described(going_on.judge(), read))
+        decisions = snapshot.accepted()
+        snapshot.release()
+        found = accepted.without(found, decisions)
+        lasting = None if state.manifest is None else state.manifest.lasting
+        before = None if lasting is None else self._noted(lasting.folder)
+        now, grace = snapshot.time, self._run.grace
+        name = f"{going_on.name}/lasting"
+        noted = persistence.noted(found, before, source.progress, now, grace)
+        noted.write.parquet(str(state.folder / name))
+        noted = self._noted(name)
+        events = list(persistence.events(noted, before, now, decisions))
+        lasts = persistence.summed_up(noted, name)
+        going_on.merge_folders()
+        # No Spark job runs between the report and the commit, which could fail.
+        for event in events:
+            self._audience.happened(event)
+        going_on.commit(lasts)
+        mended = sum(event.is_mended for event in events)
+        self.reported += len(events) - mended
+        self.mended += mended
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

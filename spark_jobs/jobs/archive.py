@@ -2,7 +2,7 @@
 
 Of each category the first messages are archived, in the order of their global positions, as long as
 they are older than a date and the consumer has read them. So an archive has each category up to one
-message, and the store is read from there on (`spark_jobs.reconciliation.reading.union`).
+message, and the store is read from there on (`spark_jobs.archive.union`).
 
 What was written is read back, counted and hashed. It becomes part of the archive only if the server
 counts and hashes the same of its own rows, under the same snapshot.
@@ -22,13 +22,13 @@ from reservation.declaration.table import declarations
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
+from spark_jobs.archive.union import of_one_run
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.timestamps import hours_since_epoch
-from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.union import of_one_run
-from spark_jobs.reconciliation.reconcile import working
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconcile import working
+from spark_jobs.run import Run
 from spark_jobs.snapshot import checksums
+from spark_jobs.snapshot.categories import Categories
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source.columns import CategoryQuery

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from reservation.component import Component
 from reservation.inspection.tally import Tally
-from spark_jobs.analysis.decoding import tallies
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.jobs.decoding import tallies
 from spark_jobs.session.session import spark_session
 from spark_jobs.session.settings import is_local
+from spark_jobs.snapshot.categories import Categories
 from spark_jobs.snapshot.snapshot import exported_snapshot
 
 

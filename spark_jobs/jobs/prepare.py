@@ -1,64 +1,64 @@
-"""Store the classes of Spark's Java process in the form in which Java loads them fastest.
+"""Store the classes of Spark's Java process; see `spark_jobs.session.classes`."""
 
-A small job spends most of its time on reading, checking and linking about 20,000 classes. Java can
-write the classes that a process has used to a file, and share them with later processes (class data
-sharing, JEP 350). It ignores the file if its version or the jars have changed.
-"""
-
-import tempfile
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
 from reservation.context import Context
 from reservation.declaration.key import Key
 from reservation.declaration.table import declarations
-from spark_jobs.analysis.commands import CommandsJob
-from spark_jobs.analysis.effects import EffectsJob
-from spark_jobs.analysis.sketches import grouping
-from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.analysis.verdicts.judging import Rows
-from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
+from spark_jobs import fold
 from spark_jobs.common.errors import SparkJobError
-from spark_jobs.reconciliation import accepted, reconcile
-from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.session import settings
-from spark_jobs.session.java import kept_classes
+from spark_jobs.common.result import Finding
+from spark_jobs.facts.codes import Kind
+from spark_jobs.facts.query import FACT
+from spark_jobs.facts.reader import FOLDED, Facts
+from spark_jobs.findings import accepted
+from spark_jobs.findings.described import described
+from spark_jobs.session import classes, settings
+from spark_jobs.session.java import require_java
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.source.columns import TYPES, schema
 from spark_jobs.source.options import arrow_schema
+from spark_jobs.verdicts import verdicts
+from spark_jobs.verdicts.meaning import Meanings
+from spark_jobs.verdicts.rows import Rows
 
-# How long Java may take to write the file, in seconds.
+# How long storing them in the background may take, in seconds.
 _PATIENCE = 600
 
 
-def keep() -> Path:
+def keep(lock: int | None = None) -> Path:
     """Let a Java process do what the jobs do, and store the classes that it used."""
-    kept = kept_classes()
+    require_java()
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".classes-", dir=kept.parent) as folder:
-            beside = Path(folder) / kept.name
-            java = f"spark.driver.extraJavaOptions=-XX:ArchiveClassesAtExit={beside}"
-            with spark_session("", conf=[java]) as spark:
-                _rehearse(spark)
-                # There is no other way to wait for it than by what PySpark keeps to itself.
-                gateway = spark.sparkContext._gateway
-            assert gateway is not None  # noqa: S101  it is there while a session is
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait(_PATIENCE)
-            beside.replace(kept)
+        with classes.writing(lock) as file:
+            option = f"spark.driver.extraJavaOptions=-XX:ArchiveClassesAtExit={file}"
+            with spark_session("", conf=[option]) as spark:
+                rehearse(spark)
     except OSError as error:
-        raise SparkJobError(f"{kept} cannot be written: {error.strerror}") from error
-    return kept
+        raise SparkJobError(f"{classes.stored()} cannot be written: {error.strerror}") from error
+    return classes.stored()
+
+
+def _keep_in_background(lock: int, awaited: int) -> None:
+    """Do so after the end of the process that asked for it, when no other has work to do."""
+    while os.read(awaited, 1):
+        pass
+    os.nice(19)
+    signal.alarm(_PATIENCE)  # ends this process, and Java with it
+    keep(lock)
 
 
 @dataclass
@@ -71,32 +71,82 @@ def _nothing(command: _Rehearse, entity: None, context: Context) -> None:
     """Handle what is never read."""
 
 
-def _rehearse(spark: SparkSession) -> None:
-    """Do what a job does, with one message and no database."""
-    component = Component("rehearsal", id="entity_id")
-    declared = declarations(component)
-    component.handle(_Rehearse, key=Key("key", into="rehearsed", per=None))(_nothing)
-    table = _message(category=declared.command_category, key_category="rehearsed")
-    messages = spark.createDataFrame(table).mapInArrow(grouping.as_they_are, schema(TYPES))
+@dataclass(frozen=True, slots=True)
+class _Rehearsed(Facts):
+    """Facts that are read from nowhere: of a key with two reservations, and of a lost event."""
 
-    read = Rows(messages)
-    progress = Progress({declared.command_category: Consumed(1, letters=[2])})
-    jobs = (CommandsJob(component, "", None), EffectsJob(component, "", None))
-    made = fingerprints.of_messages(read, component, progress, "", None)
-    seen = partial(grouping.summed, made.mapInArrow, parts=1)
-    of_all = PrefilterInput(seen, lambda _: read, lambda _: read)
+    @property
+    def number(self) -> int:
+        return 2
+
+    def all(
+        self, columns: Sequence[str] = FOLDED, after: Mapping[str, int] | None = None
+    ) -> DataFrame:
+        """Return them."""
+        del after
+        rows = [
+            _fact(1, Kind.COMMAND, key=1, digest=1),
+            _fact(2, Kind.COPY, key=1, digest=1, cause=1),
+            _fact(3, Kind.COPY, key=1, digest=1, cause=1),
+            _fact(4, Kind.EVENT, cause=2, kind=1),
+            _fact(6, Kind.EVENT, cause=5, kind=1),
+        ]
+        return _read(self.spark, rows, {name: FACT[name] for name in columns})
+
+    def at(self, positions: DataFrame, columns: Sequence[str] = FOLDED) -> DataFrame:
+        """Return them, wherever they are."""
+        return self.all(columns).join(positions, "position", "left_semi")
+
+
+def rehearse(spark: SparkSession) -> list[Finding]:
+    """Do what a job does, with a few messages and no database; return what it finds."""
+    found: list[Finding] = []
+    component = Component("rehearsal", id="entity_id")
+    component.handle(_Rehearse, key=Key("key", into="rehearsed", per=None))(_nothing)
+    commands = declarations(component).command_category
+    progress = Progress({commands: Consumed(1, letters=[2])})
+
+    def lookup(positions: DataFrame) -> Any:  # reads columns, whatever the categories
+        def read(categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+            del categories
+            rows = [_message(at) for at in (1, 2, 3, 4, 6)]
+            found = _read(spark, rows, {name: TYPES[name] for name in columns})
+            return found.join(positions, "global_position", "left_semi").select(*columns)
+
+        return read
+
+    facts = _Rehearsed(spark, None, component, "", None, 1, progress)  # type: ignore[arg-type]
+    rows = Rows(facts, lookup, Meanings(commands, ["rehearsed"], "", None))
     # As a large store is judged, and as a small one.
     for plans in (nullcontext(), settings.having(spark, settings.OF_FEW_ROWS)):
         with plans:
-            for prefilter in (None, Prefilter(jobs, of_all, progress)):
-                whole = FullRun(read, progress, prefilter)
-                for job in jobs:
-                    whole.take(job)
-                reconcile.samples(accepted.identified(whole.findings(), component.name))
+            judged = verdicts.judge(fold.fold(facts.all(), facts.number), rows, progress)
+            findings = described(judged.findings, lookup, component, "", None)
+            found = accepted.samples(accepted.identified(findings, component.name))
+    return found
 
 
-def _message(**values: str) -> pa.Table:
-    """Return a table with one message in it, all columns of which have a value."""
-    of_types = {"string": "a", "bigint": 1, "boolean": False, "timestamp": datetime.now(UTC)}
-    row = {name: values.get(name, of_types[type_]) for name, type_ in TYPES.items()}
-    return pa.Table.from_pylist([row], arrow_schema(TYPES))
+def _fact(position: int, what: Kind, **values: int) -> dict[str, int | None]:
+    return {**dict.fromkeys(FACT), "position": position, "code": int(what), "place": 0, **values}
+
+
+def _message(at: int) -> dict[str, object]:
+    of_types = {"string": "a", "bigint": at, "boolean": False, "timestamp": datetime.now(UTC)}
+    return {name: of_types[type_] for name, type_ in TYPES.items()}
+
+
+def _read(
+    spark: SparkSession, rows: Sequence[Mapping[str, object]], types: Mapping[str, str]
+) -> DataFrame:
+    """Return rows that have gone through a Python worker."""
+    table = pa.Table.from_pylist([{name: row[name] for name in types} for row in rows])
+    frame = spark.createDataFrame(table.cast(arrow_schema(types)))
+    return frame.mapInArrow(_as_they_are, schema(types))
+
+
+def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+if __name__ == "__main__":
+    _keep_in_background(*map(int, sys.argv[1:]))

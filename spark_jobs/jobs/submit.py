@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 
 from reservation.app_path import load_component
 from reservation.errors import ReservationError
+from spark_jobs import reconcile
 from spark_jobs.common.address import DATABASE_VARIABLE
-from spark_jobs.common.result import Events, Report
+from spark_jobs.common.result import Events, Finding, Report
+from spark_jobs.findings.described import OF_CAUSES
 from spark_jobs.jobs import archive
-from spark_jobs.reconciliation import reconcile
-from spark_jobs.reconciliation.opening import opened
-from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
+from spark_jobs.run import Run
 from spark_jobs.snapshot.snapshot import Snapshot
 
 # By job, the parts of the report that it prints.
@@ -38,6 +38,9 @@ PARTS = {
     "latency": ("latency", "volume"),
     "reissues": ("reissues",),
 }
+
+# The jobs that judge, and whether they judge causes, and not keys.
+_OF_CAUSES = {"reconcile": False, "effects": True}
 
 _NOT_IN_ORDER, _COULD_NOT_RUN = 1, 2
 
@@ -111,30 +114,30 @@ def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
 
 def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
     """Return a report with the results of one job only."""
-    name = run.component.name
-    report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
-    reconciling, following = jobs(run)
-    judges = job in ("reconcile", "effects")
-    with opened(run, snapshot, spark, judges=judges) as taking:
-        if job == "latency":
-            rows = reconcile.under_own_names(taking.rows(reconciling), run.component)
-            return reconcile.with_latency(report, rows, taking.rows(following))
-        if job == "reissues":
-            rows = reconcile.under_own_names(taking.rows(reconciling), run.component)
-            return reconcile.with_reissues(report, rows)
-        if job == "reconcile":
-            categories = reconciling.results(taking.take(reconciling))
-            report = dataclasses.replace(report, categories=categories)
-        else:
-            effects, events = following.results(taking.take(following))
-            report = dataclasses.replace(report, effects=effects, events=events)
-        found = reconcile.divided(taking.findings(), name, snapshot.accepted())
+    component, name = run.component, run.component.name
+    if job not in _OF_CAUSES:
+        # Which commands are duplicates is known once they are judged.
+        found = reconcile.in_session(dataclasses.replace(run, details=True), snapshot, spark)
+        report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
         return dataclasses.replace(
-            report,
-            findings=reconcile.samples(found.open),
-            accepted=found.accepted,
-            accepted_counts=found.counts,
+            report, latency=found.latency, volume=found.volume, reissues=found.reissues
         )
+    report = reconcile.in_session(run, snapshot, spark)
+
+    def found_by(finding: Finding) -> bool:
+        return (finding.finding in OF_CAUSES) is _OF_CAUSES[job]
+
+    empty = Events(component.name, 0, 0, 0, 0)
+    of_causes = _OF_CAUSES[job]
+    return dataclasses.replace(
+        report,
+        categories=() if of_causes else report.categories,
+        effects=report.effects if of_causes else (),
+        subscriptions=(),
+        events=report.events if of_causes else empty,
+        findings=[one for one in report.findings if found_by(one)],
+        accepted=[one for one in report.accepted if found_by(one.finding)],
+    )
 
 
 def part(job: str, report: Report) -> dict[str, Any]:

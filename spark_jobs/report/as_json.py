@@ -18,6 +18,7 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
     return {
         "component": report.component,
         "time": report.time.isoformat(),
+        "since": report.since,
         "inOrder": in_order(reached),
         "thresholds": [_threshold(exceeded) for exceeded in reached],
         "categories": [_category(counts) for counts in report.categories if not counts.initiates],

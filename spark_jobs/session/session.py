@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
-from spark_jobs.session import java, package, preflight, settings
+from spark_jobs.session import java, java_process, package, preflight, settings
 from spark_jobs.session.failure import reason
 
 LOCAL = "local[*]"
@@ -50,27 +51,25 @@ def spark_session(
         log = scratch / "spark.log"
         is_local = remote is None and master is not None and settings.is_local(master)
         if remote is not None:
-            session = _connected(remote, added)
+            opening = _connected(remote, added)
         elif is_local:
-            os.environ[DATABASE_VARIABLE] = database_url
+            java.require_java()
             properties = settings.local_properties(scratch, is_small=is_small)
-            session = _started(master, {**properties, **added}, log)
+            opening = _local(master, {**properties, **added}, database_url, log)
         else:
             properties = settings.cluster_properties(master, database_url, scratch)
-            session = _started(master, {**properties, **added}, log)
-        try:
-            if not is_local:
-                if remote is not None or master is not None:
-                    _send_packages(session, scratch, app, app_dir)
-                preflight.require_workers(session, database_url, app)
-            yield session
-        except ReservationError:
-            raise
-        except Exception as error:
-            raise SparkJobError(f"The Spark job failed: {reason(error, log)}") from error
-        finally:
-            with contextlib.suppress(Exception):  # a session that is gone cannot be stopped
-                session.stop()
+            opening = _opened(master, {**properties, **added}, log)
+        with opening as session:
+            try:
+                if not is_local:
+                    if remote is not None or master is not None:
+                        _send_packages(session, scratch, app, app_dir)
+                    preflight.require_workers(session, database_url, app)
+                yield session
+            except ReservationError:
+                raise
+            except Exception as error:
+                raise SparkJobError(f"The Spark job failed: {reason(error, log)}") from error
 
 
 def parallelism(session: SparkSession) -> int:
@@ -85,33 +84,64 @@ def parallelism(session: SparkSession) -> int:
     return _RANGES if context is None else max(2, context.defaultParallelism)
 
 
-def _started(master: str | None, properties: dict[str, str], log: Path) -> SparkSession:
-    """Start Spark's driver in a Java process of this process."""
-    java.require_java()
+@contextlib.contextmanager
+def _local(
+    master: str | None, properties: dict[str, str], database_url: str, log: Path
+) -> Iterator[SparkSession]:
+    """Open a session on this machine, whose workers inherit the address from this process."""
+    before = os.environ.get(DATABASE_VARIABLE)
+    os.environ[DATABASE_VARIABLE] = database_url
+    try:
+        with _opened(master, properties, log) as session:
+            jvm = session.sparkContext._jvm
+            if jvm is None or jvm.java.lang.System.getenv(DATABASE_VARIABLE) != database_url:
+                raise SparkUnavailableError(
+                    f"This process has a Spark session whose workers read another database than "
+                    f"this run; stop it first, or set {DATABASE_VARIABLE} before it is started"
+                )
+            yield session
+    finally:
+        if before is None:
+            del os.environ[DATABASE_VARIABLE]
+        else:
+            os.environ[DATABASE_VARIABLE] = before
+
+
+@contextlib.contextmanager
+def _opened(master: str | None, properties: dict[str, str], log: Path) -> Iterator[SparkSession]:
+    """Open a session whose driver runs in a Java process of this process.
+
+    A session that is there already is used, and is afterwards as it was before.
+    """
     if master is not None:
         preflight.require_master(master)
-        os.environ.pop("SPARK_REMOTE", None)  # PySpark prefers it to any master
-    builder = SparkSession.builder.appName("reservation")
+    if SparkContext._active_spark_context is not None:
+        session = SparkSession.builder.getOrCreate()
+        changed = {
+            name: value for name, value in properties.items() if session.conf.isModifiable(name)
+        }
+        with settings.having(session, changed):
+            yield session
+        return
+    java.require_java()
     if master is not None:
-        builder = builder.master(master)
+        os.environ.pop("SPARK_REMOTE", None)  # PySpark prefers it to any master
+        properties = {"spark.master": master, **properties}
         if settings.is_local(master) or settings.is_on_loopback(master):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # The workers import this package, not modules of the same name in the current folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", java.LAUNCHER_OPTIONS)
-    with _output_to(log):
-        try:
-            session = builder.config(map={**properties}).getOrCreate()
-        except Exception as error:
-            raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
-    with contextlib.suppress(Exception):  # it only saves time
-        jvm = session.sparkContext._jvm
-        for name in _NAMED:  # resolved once, and kept
-            setattr(jvm, name, getattr(jvm, name))
-    return session
+    with java_process.started({"spark.app.name": "reservation", **properties}, log) as session:
+        with contextlib.suppress(Exception):  # it only saves time
+            jvm = session.sparkContext._jvm
+            for name in _NAMED:  # resolved once, and kept
+                setattr(jvm, name, getattr(jvm, name))
+        yield session
 
 
-def _connected(remote: str, added: dict[str, str]) -> SparkSession:
+@contextlib.contextmanager
+def _connected(remote: str, added: dict[str, str]) -> Iterator[SparkSession]:
     """Open a session on a server, which has its own properties and workers."""
     preflight.require_server(remote)
     try:
@@ -124,15 +154,18 @@ def _connected(remote: str, added: dict[str, str]) -> SparkSession:
         raise SparkUnavailableError(
             f"The Spark Connect server does not answer as one: {reason(error)}"
         ) from error
-    for key, value in {**settings.OF_SESSIONS, **added}.items():
-        try:
-            session.conf.set(key, value)
-        except Exception as error:
+    try:
+        for key, value in {**settings.OF_SESSIONS, **added}.items():
+            try:
+                session.conf.set(key, value)
+            except Exception as error:
+                raise SparkSettingError(
+                    f"The Spark Connect server does not take {key} for a session: {reason(error)}"
+                ) from error
+        yield session
+    finally:
+        with contextlib.suppress(Exception):  # a session that is gone cannot be stopped
             session.stop()
-            raise SparkSettingError(
-                f"The Spark Connect server does not take {key} for a session: {reason(error)}"
-            ) from error
-    return session
 
 
 def _send_packages(
@@ -144,20 +177,3 @@ def _send_packages(
     before = list(sys.path)
     session.addArtifacts(str(archive), pyfile=True)
     sys.path[:] = before  # this process keeps importing the installed ones
-
-
-@contextlib.contextmanager
-def _output_to(log: Path) -> Iterator[None]:
-    """Redirect the output of a Java process that is started meanwhile to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            for number, one in enumerate(kept, start=1):
-                os.dup2(one, number)
-                os.close(one)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.common.errors import SparkSettingError
-from spark_jobs.session import java
+from spark_jobs.session import classes, java
 from spark_jobs.session.credentials import holds_a_credential, is_credential
 
 # The property for how long to wait for a cluster to take up work.
@@ -49,9 +49,11 @@ OF_FEW_ROWS = {
 }
 
 
-# Of what is cached with long rows. By default Spark caches up to 10,000 rows in a batch, and each
-# task holds a batch in memory, also for a while after its end.
-OF_LONG_ROWS = {"spark.sql.inMemoryColumnarStorage.batchSize": "8"}
+# Of a plan for many rows among those.
+OF_MANY_ROWS = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+}
 
 
 @contextmanager
@@ -129,7 +131,7 @@ def local_properties(scratch: Path, *, is_small: bool) -> dict[str, str]:
     """Return the properties of Spark on this machine: no listener, no UI, private files."""
     properties = {
         "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
-        "spark.driver.extraJavaOptions": java.options(),
+        "spark.driver.extraJavaOptions": java.options(classes.stored()),
         "spark.python.daemon.module": "spark_jobs.source.daemon",
         # Sorting and summing spill to disk sooner, so that Java's memory stays small.
         "spark.memory.fraction": "0.3",

@@ -16,11 +16,15 @@ HAVING max(p.epoch) > 0 OR max(p.position) > 0
 -- name: letters
 -- The messages that the consumer has not handled, and all that it recorded as conflicts. A letter of
 -- another log, at whose position there is another message now, does not count.
-SELECT d.global_position, d.reason = 'conflict' FROM reservation.dead_letters d
+SELECT d.global_position, d.reason = 'conflict', d.state = 'discarded' FROM reservation.dead_letters d
 WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason = 'conflict')
   AND NOT EXISTS (
     SELECT FROM message_store.messages m
     WHERE m.global_position = d.global_position AND m.id <> d.message_id)
+
+-- name: passes
+SELECT count(*), coalesce(sum(p.global_position), 0), coalesce(max(extract(epoch FROM p.passed_at)), 0)
+FROM reservation.passes p WHERE p.consumer = %s
 
 -- name: position_of_eventide
 -- The lowest of the positions that the consumers of a category stored, each in a stream of its own; a
@@ -47,29 +51,29 @@ SELECT FROM message_store.messages m WHERE m.global_position = %(global_position
 -- A hash that is another one where the server's encoding or its way to hash is another one.
 SELECT hashtextextended(current_setting('server_encoding'), %(seed)s)
 
--- name: tally
--- How many messages there are in a part of a category, and the sum of their global positions.
-SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+-- name: blocks
+-- How many messages each block of global positions has, and the sum of their positions, from one index.
+SELECT m.global_position / %(size)s, count(*), sum(m.global_position)
 FROM message_store.messages m
-WHERE message_store.category(m.stream_name) = %(category)s
-  AND m.global_position BETWEEN %(first)s AND %(last)s
-
--- name: tallies
--- The same of what several categories begin with, in one pass that several processes can share. A
--- category without messages has no row.
-SELECT message_store.category(m.stream_name)::text, count(*),
-       mod(sum(m.global_position), %(modulus)s)::bigint
-FROM message_store.messages m
-WHERE message_store.category(m.stream_name) = ANY (%(categories)s::text[])
-  AND m.global_position <= (%(lasts)s::bigint[])[
-        array_position(%(categories)s::text[], message_store.category(m.stream_name)::text)]
+WHERE m.global_position <= %(last)s
 GROUP BY 1
 
--- name: log_tally
--- The same of a part of the whole log.
-SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+-- name: positions_in
+-- The global positions of the messages in some blocks.
+SELECT m.global_position
+FROM unnest(%(blocks)s::bigint[]) AS b(number)
+JOIN message_store.messages m
+  ON m.global_position BETWEEN b.number * %(size)s AND least((b.number + 1) * %(size)s - 1, %(last)s)
+
+-- name: positions_behind
+SELECT m.global_position FROM message_store.messages m WHERE m.global_position > %d
+
+-- name: is_older
+-- The first message from a global position on, and whether it is older than a time.
+SELECT m.global_position, m.time < %(before)s
 FROM message_store.messages m
-WHERE m.global_position BETWEEN %(first)s AND %(last)s
+WHERE m.global_position >= %(first)s
+ORDER BY m.global_position LIMIT 1
 
 -- name: older
 -- The last message before the first one that is not older, of a part of a category. One whose time cannot be

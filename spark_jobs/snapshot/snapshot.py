@@ -8,9 +8,12 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from psycopg import Connection, Error, IsolationLevel
 
 from reservation.component import Component
@@ -29,9 +32,11 @@ from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.corrections import GivenData, corrections, given_data
 from spark_jobs.snapshot.progress import Consumed, Progress
-from spark_jobs.snapshot.tally import MODULUS, Tally
-from spark_jobs.source import ranges
+from spark_jobs.source import ranges, reading
 from spark_jobs.source.columns import CategoryQuery
+
+# Global positions.
+Positions: TypeAlias = npt.NDArray[np.int64]
 
 _QUERIES = load_queries("spark_jobs.snapshot")
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
@@ -45,13 +50,16 @@ _MOST_FOR_ONE = 250_000
 # 64 MB in pages, some 200,000 messages: what a log that is small has at most.
 _SMALL = 8_192
 
-# About how many messages a page of the log holds, and into how many parts it is divided at least.
-_FOR_A_PAGE, _FEWEST = 32, 8
+# About how many messages a page of the log holds.
+_FOR_A_PAGE = 32
+
+# About how many messages are folded together, and into how many parts they are divided at least.
+_FOLDED, _FEWEST = 125_000, 2
 
 
 def parts_of(messages: int) -> int:
     """Return into how many parts messages are divided, of which each is of bounded size."""
-    return max(_FEWEST, messages // _MOST_FOR_ONE)
+    return max(_FEWEST, messages // _FOLDED)
 
 
 class Hold:
@@ -120,8 +128,9 @@ class Snapshot:
                     return Consumed.of_partitions(
                         positions,
                         carried or (),
-                        letters=[at for at, is_conflict in letters if not is_conflict],
-                        conflicts=[at for at, is_conflict in letters if is_conflict],
+                        letters=[at for at, is_conflict, _ in letters if not is_conflict],
+                        conflicts=[at for at, is_conflict, _ in letters if is_conflict],
+                        discarded=[at for at, is_conflict, over in letters if over > is_conflict],
                         first_position=first_position,
                         corrections=corrections(
                             self._connection,
@@ -155,6 +164,14 @@ class Snapshot:
         Passes are recorded by this package's consumers only.
         """
         return [name for name in names if self.has_positions or passes_in(name) is None]
+
+    def passes(self, consumer: str) -> tuple[int, ...]:
+        """Return what tells whether a consumer has recorded passes, or lost some."""
+        if not self.has_positions:
+            return ()
+        with translated():
+            rows = self._connection.execute(_QUERIES["passes"], [consumer]).fetchall()
+        return tuple(map(int, rows[0]))
 
     def accepted(self) -> dict[str, Decision]:
         """Return the decisions by which findings were accepted, by the findings' ids."""
@@ -224,36 +241,49 @@ class Snapshot:
             rows = self._connection.execute(_QUERIES["older"], values).fetchall()
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
+    def position_at(self, time: datetime) -> int:
+        """Return the global position from which on messages are not older than a time.
+
+        It is found by bisection, as the times of messages are in the order of their global
+        positions, but for those of writers that took long.
+        """
+        before = time.astimezone(UTC).replace(tzinfo=None)  # the column is without a zone
+        low, high = 1, ranges.LAST
+        while low < high:
+            middle = (low + high) // 2
+            values = {"first": middle, "before": before}
+            with translated():
+                rows = self._connection.execute(_QUERIES["is_older"], values).fetchall()
+            if rows and rows[0][1]:
+                low = int(rows[0][0]) + 1
+            else:
+                high = middle
+        return low
+
     def checksums(self, query: CategoryQuery, first: int, last: int) -> dict[str, Checksums]:
         """Return what the server counts and hashes of a part of a category, by day."""
         with translated():
             return checksums.of_store(self._connection, query, first, last)
 
-    def tally(self, category: str, first: int, last: int) -> Tally:
-        """Return how many messages a part of a category has, and the sum of their positions."""
-        values = {"category": category, "first": first, "last": last, "modulus": MODULUS}
+    def blocks(self, size: int, last: int) -> dict[int, tuple[int, int]]:
+        """Return how many messages each block of positions has, and the sum of their positions."""
         with translated():
-            rows = self._connection.execute(_QUERIES["tally"], values).fetchall()
-        return Tally(*rows[0])
+            rows = self._connection.execute(_QUERIES["blocks"], {"size": size, "last": last})
+            return {int(block): (int(count), int(total)) for block, count, total in rows}
 
-    def tallies(self, until: Mapping[str, int]) -> dict[str, Tally]:
-        """Return the same of what categories begin with."""
-        values = {
-            "categories": list(until),
-            "lasts": list(until.values()),
-            "modulus": MODULUS,
-        }
+    def positions_in(self, size: int, blocks: Sequence[int], last: int) -> Positions:
+        """Return the global positions of the messages in some blocks, up to one."""
+        values = {"size": size, "blocks": list(blocks), "last": last}
         with translated():
-            rows = self._connection.execute(_QUERIES["tallies"], values).fetchall()
-        found = {category: Tally(count, total) for category, count, total in rows}
-        return {category: found.get(category, Tally()) for category in until}
+            rows = self._connection.execute(_QUERIES["positions_in"], values).fetchall()
+        return np.array([at for (at,) in rows], np.int64)
 
-    def log_tally(self, first: int, last: int) -> Tally:
-        """Return the same of a part of the whole log, from the index of the positions."""
-        values = {"first": first, "last": last, "modulus": MODULUS}
-        with translated():
-            rows = self._connection.execute(_QUERIES["log_tally"], values).fetchall()
-        return Tally(*rows[0])
+    def positions_behind(self, first: int) -> Iterator[Positions]:
+        """Yield the global positions of all messages behind one, in parts."""
+        query = _QUERIES["positions_behind"].decode() % first
+        schema = pa.schema([("position", pa.int64())])
+        for batch in reading.batches([query], self.id, schema, self.database_url):
+            yield batch.column(0).to_numpy()
 
     def probe(self, seed: int) -> int:
         """Return a hash of a known text: equal as long as the server hashes equal texts alike."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from psycopg import Connection, sql
 
+from reservation.messages import stream_name
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import (
     Declaration,
@@ -51,10 +52,6 @@ def _sql(text: str) -> sql.SQL:
     return sql.SQL(text)  # from this package's files only
 
 
-# The condition that reads only the first message of each stream.
-FIRST = _sql(_COLUMNS["is_first"])
-
-
 def of_foreign_store(query: str) -> str:
     """Return a query for a store without the schema reservation: texts are as they are."""
     return query.replace("reservation.readable_text(", "(").replace(
@@ -88,6 +85,7 @@ def expressions(
         "decoded": _is_decoded(declaration),
         "taken": _by_category(declaration.subscriptions, _is_taken),
         "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
+        "canonical": _sql(_COLUMNS["canonical"]).format(),
     }
     return {name: _sql(_COLUMNS[name]).format(**values) for name in names}
 
@@ -112,6 +110,15 @@ class ComposedQuery:
     def at(self, positions: Sequence[int]) -> str:
         """Return the query of the messages at some global positions."""
         return self._choosing("at_positions", positions=sql.Literal(list(positions)))
+
+    def in_streams(self, streams: Sequence[str], first: int, last: int) -> str:
+        """Return the query of some streams' messages in a range of global positions."""
+        return self._choosing(
+            "in_streams",
+            streams=sql.Literal(list(streams)),
+            first=sql.Literal(first),
+            last=sql.Literal(last),
+        )
 
     def _choosing(self, condition: str, **values: sql.Composable) -> str:
         chosen = _sql(_QUERIES[condition]).format(**values)
@@ -159,19 +166,15 @@ class PositionsQuery:
         categories: the categories to read; messages of others are left out.
         columns: the names of the columns, in their order.
         declaration: how keys are made.
-        firsts_of: the categories of which only the first message of each stream is read.
     """
 
     categories: Sequence[str]
     columns: Sequence[str]
     declaration: Declaration
-    firsts_of: Sequence[str]
 
     def composed(self) -> ComposedQuery:
         """Return the SQL, for reads at any positions."""
-        where = _sql(_QUERIES["of_categories"]).format(
-            categories=_texts(self.categories), firsts_of=_texts(self.firsts_of), is_first=FIRST
-        )
+        where = _sql(_QUERIES["of_categories"]).format(categories=_texts(self.categories))
         category = _sql(_QUERIES["category_of"])
         made = expressions([*self.columns, "kept"], category, self.declaration)
         kept = made.pop("kept")
@@ -226,7 +229,12 @@ def _key_stream(key: DeclaredKey) -> sql.Composable:
     if not parts:
         return sql.SQL("NULL::text")
     prefix = sql.Literal(f"{key.category}-")
-    return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
+    name = sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
+    return _sql(_COLUMNS["key_name"]).format(
+        name=name,
+        most=sql.Literal(stream_name.MAX_BYTES),
+        control=sql.Literal(f"[{stream_name.CONTROL}]"),
+    )
 
 
 def _entity_id(category: sql.Composable, declaration: Declaration) -> sql.Composable:

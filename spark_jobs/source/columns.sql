@@ -88,20 +88,27 @@ CASE jsonb_typeof(m.metadata->'schemaVersion')
 END
 
 -- name: content
--- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text. The text
--- of a jsonb is the same for equal values but for the trailing zeros of numbers, which are removed.
--- Strings are matched first, so that nothing within them is taken for a number. Of data that is too large to be
--- read it is one of its hash.
-coalesce(left(encode(sha256(convert_to(
-  CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_hash_extended(m.kept, 0)
-       WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
-       THEN regexp_replace(m.kept_text,
-              '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g')
-       ELSE m.kept_text END, 'UTF8')), 'hex'), 32), '')
+-- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text.
+coalesce(left(encode(sha256(convert_to({canonical}, 'UTF8')), 'hex'), 32), '')
+
+-- name: canonical
+-- The text of the data without the volatile fields. The text of a jsonb is the same for equal values but for
+-- the trailing zeros of numbers, which are removed. Strings are matched first, so that nothing within them is
+-- taken for a number. Of data that is too large to be read it is one of its hash.
+CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_hash_extended(m.kept, 0)
+     WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
+     THEN regexp_replace(m.kept_text,
+            '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g')
+     ELSE m.kept_text END
 
 -- name: kept
 CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {volatile} ELSE '{{}}'::text[] END
      ELSE m.data END
+
+-- name: key_name
+-- A name that a stream can have; NULL for one that the consumers refuse too.
+(SELECT k.name FROM (SELECT {name} AS name OFFSET 0) AS k
+ WHERE octet_length(k.name) <= {most} AND k.name !~ {control})
 
 -- name: part_string
 -- One part of a key that is declared as a text; NULL where it is none, or cannot name a stream.

@@ -16,7 +16,7 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import Declaration, passes_in, passes_name
 from spark_jobs.source import columns as made
-from spark_jobs.source.columns import FIRST, TYPES, CategoryQuery, ComposedQuery
+from spark_jobs.source.columns import TYPES, CategoryQuery, ComposedQuery
 
 _QUERY = load_queries("spark_jobs.source")["passes"].decode()
 _COLUMNS = {
@@ -82,15 +82,13 @@ def queries(
     names: Sequence[str],
     columns: Sequence[str],
     declaration: Declaration,
-    firsts_of: Sequence[str],
 ) -> list[CategoryQuery]:
     """Return what is read of categories, or passes, by their names."""
     found = []
     for name in names:
         passes = passes_in(name)
         if passes is None:
-            filters = [FIRST] if name in firsts_of else []
-            found.append(CategoryQuery(name, columns, declaration, filters))
+            found.append(CategoryQuery(name, columns, declaration))
         else:
             consumer, category = passes
             query = PassesQuery(category, columns, declaration, consumer=consumer, types=TYPES)

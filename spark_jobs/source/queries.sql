@@ -81,15 +81,18 @@ FROM (
 message_store.category(m.stream_name) = {category}
 
 -- name: of_categories
--- The messages of several categories; of some of them, only the first of each stream.
+-- The messages of several categories.
 message_store.category(m.stream_name) = ANY ({categories})
-      AND ({is_first} OR NOT message_store.category(m.stream_name) = ANY ({firsts_of}))
 
 -- name: in_range
 m.global_position BETWEEN {first} AND {last}
 
 -- name: at_positions
 m.global_position = ANY ({positions}::bigint[])
+
+-- name: in_streams
+-- The messages of some streams in a range.
+m.stream_name = ANY ({streams}::varchar[]) AND m.global_position BETWEEN {first} AND {last}
 
 -- name: category_of
 message_store.category(m.stream_name)

@@ -76,6 +76,20 @@ def chosen(
     return batches(wanted, snapshot, schema)
 
 
+def of_streams(
+    queries: Sequence[ComposedQuery],
+    first: int,
+    last: int,
+    snapshot: str,
+    schema: pa.Schema,
+    names: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Read what is in a range of the streams in the one column of the rows."""
+    streams = (batch.column(0).to_pylist() for batch in names)
+    wanted = (query.in_streams(some, first, last) for some in streams for query in queries)
+    return batches(wanted, snapshot, schema)
+
+
 def batches(
     queries: Iterable[str], snapshot: str | None, schema: pa.Schema, address: str | None = None
 ) -> Iterator[pa.RecordBatch]:
@@ -106,7 +120,7 @@ def batches(
                 cursor.execute(of_foreign_store(query) if is_foreign else query)
                 for batch in cursor.fetch_record_batch():
                     yield _cast(batch, schema)
-    except Error as error:
+    except (Error, OSError, pa.ArrowException) as error:  # the latter two while batches are fetched
         raise ReadError(f"The database could not be read: {_first_line(error)}") from None
 
 

@@ -13,7 +13,6 @@ from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.declaration.table import declarations
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
-from reservation.idempotence.in_events import causes
 from reservation.idempotence.reserve import (
     compare_initiations,
     first_initiated,
@@ -22,12 +21,14 @@ from reservation.idempotence.reserve import (
 )
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
-from reservation.idempotence.state_based.states import States, Version
+from reservation.idempotence.state_based.states import Version, appending, looking
 from reservation.idempotence.strategy import Incoming
 from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
+from reservation.postgres.exchange.exchange import exchange
 from reservation.store.partition import Partition
 from reservation.store.statements import read_part, run
+from reservation.strategies import MessageIdInEvents
 from tests.support.controls import deposit
 from tests.support.large_log import BATCH, COMMANDS, LONG, LONG_STATE, OLD_STATES, Size, Work, call
 
@@ -72,7 +73,9 @@ def keep_snapshots(c):
     """Write a batch of snapshots, and read them."""
     snapshots = Snapshots(c, Account, 1, "1")
     entities = {f"{COMMANDS}-{n}": Loaded(Account(), 0, started=True) for n in range(1, BATCH + 1)}
-    assert not snapshots.write(entities)
+    requests, refused = snapshots.writing(entities)
+    assert not refused
+    exchange(c, requests)
     return snapshots.read(entities)
 
 
@@ -83,12 +86,18 @@ def look_for_causes(c, size):
     time = datetime(2026, 1, 1)  # noqa: DTZ001  as the store gives it
     message = StoredMessage("m", LONG, "Deposit", 0, size.sent - 100, None, None, time)
     streams = [LONG, *(f"{COMMANDS}-{n}" for n in range(1, BATCH))]
-    return causes(c, [Incoming(message, deposit(), name) for name in streams])
+    batch = [Incoming(message, deposit(), name) for name in streams]
+    return run(c, MessageIdInEvents().look("account", COMMANDS, batch))
 
 
 def version(n):
     """Return the id of the message that made a version."""
     return hashlib.md5(f"state {n}".encode(), usedforsecurity=False).hexdigest()
+
+
+def look_at_states(c, wanted):
+    """Look what is stored for messages, by their streams and ids."""
+    return run(c, looking(wanted))
 
 
 def append(c, size):
@@ -98,7 +107,7 @@ def append(c, size):
         for n in range(BATCH // 2)
         for stream, at in ((f"new:state-{n}", 0), (LONG_STATE, 10 * size.states + n))
     ]
-    return States(c).append(versions)
+    return exchange(c, [appending(versions)])
 
 
 def of_transactions():
@@ -160,26 +169,30 @@ def store_calls(size: Size) -> dict[str, Work]:
         "states of messages that were handled before": Work(
             3 * BATCH,
             1500,
-            lambda c: States(c).look(
+            lambda c: look_at_states(
+                c,
                 [(f"account:state-{n}", version(n)) for n in range(1, BATCH) if n % 10]
-                + [(LONG_STATE, version(n)) for n in range(1010, 1100, 10)]
+                + [(LONG_STATE, version(n)) for n in range(1010, 1100, 10)],
             ),
         ),
+        # Of each the newest, twice, and what was removed.
         "states of messages that are new": Work(
-            2 * BATCH,
-            1300,
-            lambda c: States(c).look(
-                [(f"account:state-{n}", str(uuid7())) for n in range(1, BATCH)]
+            4 * BATCH,
+            2000,
+            lambda c: look_at_states(
+                c, [(f"account:state-{n}", str(uuid7())) for n in range(1, BATCH)]
             ),
         ),
         # Nine changes at most to be made to each, and the one that is wanted to know which.
         "states of a long stream": Work(
             11 * BATCH,
-            1300,
-            lambda c: States(c).read((LONG_STATE, n) for n in range(middle, middle + BATCH)),
+            2300,
+            lambda c: look_at_states(
+                c, [(LONG_STATE, version(10 * n)) for n in range(middle, middle + BATCH)]
+            ),
         ),
         "the newest state of a long stream": Work(
-            12, 20, lambda c: States(c).newest(LONG_STATE) or ""
+            12, 30, lambda c: look_at_states(c, [(LONG_STATE, str(uuid7()))])
         ),
         "storing versions": Work(1, 1200, lambda c: append(c, size)),
         # Of a hundred streams all four, twice, their ends twice, and those that are removed.
@@ -290,7 +303,7 @@ def store_calls(size: Size) -> dict[str, Work]:
         "the last message as Message DB reads it": Work(
             1, 10, call("SELECT * FROM message_store.get_last_stream_message(%s)", LONG)
         ),
-        "the story of a long stream": Work(120_000, 6_000, lambda c: tell(c, LONG).entries),
+        "the story of a long stream": Work(120_000, 7_000, lambda c: tell(c, LONG).entries),
         "writing as Message DB does": Work(
             2,
             30,
@@ -301,8 +314,7 @@ def store_calls(size: Size) -> dict[str, Work]:
                 LONG,
             ),
         ),
-        # They look at so many messages, and at as many that are scheduled.
-        "the story of a key": Work(120_000, 4_500, lambda c: tell(c, f"1+d{first}").entries),
+        # It looks at so many messages, and at as many that are scheduled.
         "the story of a reissue": Work(
             120_000, 4_500, lambda c: tell(c, f"{COMMANDS}-{first}").entries
         ),
@@ -311,7 +323,14 @@ def store_calls(size: Size) -> dict[str, Work]:
 
 def growing_calls(size: Size) -> dict[str, Work]:
     """Return the calls that look through a share of the log, or of a stream."""
+    first = size.sent * 3 // 16 + 1  # of the commands that are looked for
     return {
+        # A key without its entity is looked for in the whole index of names.
+        "the story of a key": Work(
+            2 * size.sent + 120_000,
+            size.sent // 3 + 4_500,
+            lambda c: tell(c, f"1+d{first}").entries,
+        ),
         # All of it that may go is looked at: whether it is needed, and what comes first.
         "removing old versions of a long stream": Work(
             2 * size.states // 10 + 4 * BATCH,

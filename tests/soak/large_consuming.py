@@ -10,9 +10,9 @@ from bank import account
 from bank.entity import Account
 from bank.messages import Deposit
 from consumers.batch.batch import Batch
-from consumers.dead_letters.failure import Failure, Letter, Reason
-from consumers.dead_letters.letters import DeadLetters
-from consumers.group.membership import GroupShare, Membership
+from consumers.failures.failure import Failure, Reason, Unhandled
+from consumers.failures.letters import DeadLetters
+from consumers.group.membership import Membership, new_worker
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.session import Session
 from reservation import MessageStore, StoredMessage
@@ -26,6 +26,7 @@ from reservation.idempotence.passes import Pass, PassReason, record_passes
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.ids import uuid7
 from reservation.postgres.exchange.exchange import exchange
+from reservation.store.statements import run
 from reservation.store.writing.scheduling import ScheduledRow, write_due
 from reservation.strategies import Processed
 from tests.support.controls import deposit
@@ -37,7 +38,7 @@ FUTURE = datetime(2030, 1, 1, tzinfo=UTC)
 
 # Where a consumer stands, unless the log ends before: then at its start.
 STAND_AT = """
-UPDATE reservation.positions SET position = m.global_position, message_id = m.id
+UPDATE reservation.moves SET position = m.global_position, message_id = m.id
 FROM message_store.messages m
 WHERE consumer = 'account' AND category = %s AND m.global_position = %s
 """
@@ -46,7 +47,7 @@ WHERE consumer = 'account' AND category = %s AND m.global_position = %s
 def joined(c, category, position):
     """Return a member of the consumer's group, which stands at a position."""
     session = Session(c.info.dsn, "test", structlog.get_logger())
-    member = Membership(session, "account", category, GroupShare(), structlog.get_logger())
+    member = Membership(session, "account", category, None, new_worker(), structlog.get_logger())
     member.join(c)
     c.execute(STAND_AT, [category, position])
     member.turn(c)
@@ -58,7 +59,7 @@ def batch(category, position, size=BATCH):
 
     def run(c):
         positions = joined(c, category, position).positions
-        result = Batch(ConsumerContext.of(c, account, category)).run(positions, size)
+        result = next(Batch(ConsumerContext.of(c, account, category)).run(positions, size))
         # A slow machine is no paused client.
         c.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         return result
@@ -72,7 +73,7 @@ def reserve_next(position, size):
     def run(c):
         positions = joined(c, COMMANDS, position).positions
         batch = Batch(ConsumerContext.of(c, account, COMMANDS))
-        request = batch._reserving_next.request(positions, positions.next(), size)
+        request = batch._reserver.request(positions, positions.next(), size)
         return exchange(c, [request])
 
     return run
@@ -93,26 +94,26 @@ def incoming(first, prefix="new"):
 
 def recognize(c, first):
     """Look which messages led to something, and record that none did."""
-    found = Followed().begin(c, "account", COPIES, incoming(first))
+    found = run(c, Followed().look("account", COPIES, incoming(first)))
     passes = [Pass(one.message, PassReason.NOTHING) for one in incoming(first)]
-    record_passes(c, "account", COPIES, passes)
+    exchange(c, [record_passes("account", COPIES, passes)])
     return found
 
 
 def remember(c, first, prefix):
     """Look which messages were processed, and record the others."""
     messages = incoming(first, prefix)
-    check = Processed(key="deposit_id").begin(c, "account", COPIES, messages)
+    check = run(c, Processed(key="deposit_id").look("account", COPIES, messages))
     known = [check.is_duplicate(one) for one in messages]
-    check.record()
+    exchange(c, check.record())
     return known
 
 
 def bury(c):
     """Record a batch of dead letters, each of an entity of its own."""
     failure = Failure(Reason.HANDLER, "raised", wait=0.0)
-    letters = [Letter(one.message, one.entity_stream, failure) for one in incoming(SMALL + 500)]
-    return DeadLetters("account", COPIES).record(c, letters)
+    letters = [Unhandled(one.message, one.entity_stream, failure) for one in incoming(SMALL + 500)]
+    return exchange(c, DeadLetters("account", COPIES).recording(letters))
 
 
 def scheduled_rows(due):
@@ -163,7 +164,7 @@ def snapshots_again(c):
     snapshots = Snapshots(c, Account, 1, "1")
     names = [f"{COMMANDS}-{n}" for n in range(SMALL + 1, SMALL + 10 * BATCH, 10)]
     found = snapshots.read(names)
-    snapshots.write({name: Loaded(Account(), 0, started=True) for name in names})
+    exchange(c, snapshots.writing({name: Loaded(Account(), 0, started=True) for name in names})[0])
     return found
 
 

@@ -10,13 +10,14 @@ from psycopg import sql
 from bank import account
 from bank.messages import Open
 from consumers.dead_letters.corrections import Corrections
-from consumers.dead_letters.failure import Failure, Reason
-from consumers.dead_letters.letters import DeadLetters, DueLetter, FailedLetter, LettersChanged
+from consumers.failures.failure import Failure, Reason
+from consumers.failures.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.group.positions import HeldPartition, Positions
 from reservation import MessageStore, StoredMessage, Write
 from reservation.idempotence.revision_counters import DatabaseRevisions
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.ids import uuid7
+from reservation.postgres.exchange.exchange import exchange
 from reservation.store.partition import Partition
 from reservation.store.schema.roles import grant
 from reservation.store.statements import read_part, run
@@ -25,6 +26,7 @@ from reservation.strategies import Processed, Revisions
 from tests.soak.large_consuming import COPIES, FUTURE, ask, scheduled_rows
 from tests.support.controls import deposit
 from tests.support.large_log import BATCH, COMMANDS, LONG, SMALL, Size, Work
+from tests.support.stored_positions import store_position
 
 LETTERS = DeadLetters("account", COMMANDS)
 FAILED = Failure(Reason.HANDLER, "raised")
@@ -53,9 +55,9 @@ def of_type(type_, first, command):
 def raise_revisions(c, first):
     """Compare a batch with the last revisions of its entities, and raise them."""
     batch = of_type("Deposit", first, lambda _: Numbered(2))
-    check = Revisions(source=None).begin(c, "account", COPIES, batch)
+    check = run(c, Revisions(source=None).look("account", COPIES, batch))
     known = [check.is_duplicate(one) for one in batch]
-    check.record()
+    exchange(c, check.record())
     return known
 
 
@@ -68,39 +70,37 @@ def draw(c, size):
 def remember_for_a_time(c, first, prefix):
     """Look which messages a handler processed that forgets, and record the others."""
     batch = of_type("Withdraw", first, lambda n: deposit(f"{prefix}{n}"))
-    check = Processed(key="deposit_id", keep=timedelta(days=3650)).begin(
-        c, "account", COPIES, batch
-    )
+    strategy = Processed(key="deposit_id", keep=timedelta(days=3650))
+    check = run(c, strategy.look("account", COPIES, batch))
     known = [check.is_duplicate(one) for one in batch]
-    check.record()
+    exchange(c, check.record())
     return known
 
 
 def line_up(c):
-    return LETTERS.line_up(c, [0], 1, BATCH)
+    return LETTERS.due(c, [0], 1, BATCH).letters
 
 
 def retry(c):
-    """Handle a batch of letters again, and call those that are parked behind them."""
+    """Handle a batch of letters again, and look what is left of their entities."""
     letters = line_up(c)
     LETTERS.mark_handled(c, letters)
-    return LETTERS.call_next(
-        c, {"account-0", *(letter.entity for letter in letters if letter.entity)}
-    )
+    return LETTERS.heads(c, {"account-0", *(letter.entity for letter in letters if letter.entity)})
 
 
-def bury_again(c):
+def fail_again(c):
     """Fail to handle a batch of letters."""
     letters = line_up(c)
-    LETTERS.bury_again(c, [FailedLetter(one, FAILED, one.entity, 1) for one in letters])
+    LETTERS.fail_again(c, [(one, one.entity, FAILED) for one in letters])
     return letters
 
 
 def try_one(c):
     """Count an attempt at one letter, and take it back."""
-    letter = (line_up(c) or [DueLetter(1, None, 0, 0, None, None, None)])[0]
+    message = StoredMessage(str(uuid7()), LONG, "Deposit", 0, 1, None, None, DAY)
+    letter = (line_up(c) or [DueLetter(message, False, None, 0, 0, None, None)])[0]
     with suppress(LettersChanged):  # there are none while the log is empty
-        attempts = LETTERS.attempt(c, letter)
+        attempts = LETTERS.count_attempt(c, letter)
         LETTERS.take_back(c, letter)
         return attempts
 
@@ -111,11 +111,7 @@ def count_attempt(c):
         "INSERT INTO reservation.groups (consumer, category, partitions) VALUES ('counts', %s, 1)",
         [COMMANDS],
     )
-    c.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
-        " VALUES ('counts', %s, 0, 0)",
-        [COMMANDS],
-    )
+    store_position(c, "counts", COMMANDS, epoch=0)
     positions = Positions("counts", COMMANDS, 1, [HeldPartition(0, 0, 0)])
     message = StoredMessage(str(uuid7()), LONG, "Deposit", 0, 1, None, None, DAY)
     attempts = positions.attempt(c, message)
@@ -191,12 +187,7 @@ def keeping_calls(size: Size) -> dict[str, Work]:
         "the entities that are blocked": Work(
             2 * BATCH, 3 * BATCH, lambda c: LETTERS.blocked(c, [0], 1)
         ),
-        "when letters are due": Work(
-            2 * BATCH + 10,
-            200,
-            lambda c: [LETTERS.next_attempt(c, [0], 1), LETTERS.waiting(c, [0], 1)],
-        ),
-        "letters behind nothing": Work(4 * BATCH, 1500, lambda c: LETTERS.stranded(c)),
+        "how many letters wait": Work(2 * BATCH + 10, 200, lambda c: LETTERS.waiting(c, [0], 1)),
         "the first letters of a batch's entities": Work(
             2 * BATCH + 10,
             400,
@@ -206,8 +197,8 @@ def keeping_calls(size: Size) -> dict[str, Work]:
             ],
         ),
         "lining up letters": Work(10 * BATCH, 3000, line_up),
-        "handling letters again": Work(20 * BATCH, 8000, retry),
-        "burying letters again": Work(20 * BATCH, 8000, bury_again),
+        "handling letters again": Work(20 * BATCH, 16_000, retry),
+        "failing letters again": Work(20 * BATCH, 16_000, fail_again),
         "counting an attempt at a letter": Work(10 * BATCH, 3000, try_one),
         "counting an attempt at a message": Work(10, 60, count_attempt),
         "corrections of a batch": Work(4 * BATCH, 600, corrected),

@@ -31,14 +31,13 @@ _TIME_LIMIT = 300
 TARGETS = {
     "reservation/idempotence/processed.sql": ["consumers/test_processed"],
     f"{_FUNCTIONS}/processed.sql": ["consumers/test_processed", "consumers/test_prune"],
-    "reservation/idempotence/in_events.sql": ["consumers/test_in_events"],
+    f"{_FUNCTIONS}/in_events.sql": ["consumers/test_in_events"],
     f"{_FUNCTIONS}/revisions.sql": ["consumers/test_revision", "unit/test_clock_revisions"],
-    "reservation/idempotence/state_based/queries.sql": ["consumers/test_state_based"],
     f"{_FUNCTIONS}/states.sql": ["consumers/test_state_based", "unit/test_kept_states"],
     f"{_FUNCTIONS}/reserving.sql": ["store/test_reserving", "consumers/test_pattern"],
     "reservation/maintenance/pruning.sql": ["consumers/test_prune", "consumers/test_pruning"],
 }
-# The function that reads commands is tested elsewhere: see test_batch_size and test_plans.
+# The function that reads commands is tested elsewhere: see test_batch_bytes and test_plans.
 _LEFT_OUT = {"reservation.read_commands"}
 
 _STATEMENT = re.compile(

@@ -214,7 +214,7 @@ def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_pat
 def test_a_job_that_cannot_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
     """A job that cannot run prints one line and leaves nothing behind."""
     output = tmp_path / "out"
-    printed = reconcile(database_url, *arguments, "--output", str(output), status=2)
+    printed = reconcile(database_url, *arguments, "--findings", str(output), status=2)
     assert said in printed
     assert SECRET not in printed
     assert not any(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,19 +103,33 @@ def _make_base(engine, archive):
     engine.api.import_image_from_file(str(archive), repository=name, tag=tag)
 
 
-@pytest.fixture(scope="module")
-def image(engine, base):
-    """Give the name of the image."""
+@contextmanager
+def _built(engine, name, **arguments):
+    lent = {name: os.environ[name] for name in LENT if name in os.environ}
     engine.images.build(
         path=str(ROOT),
-        tag=IMAGE,
-        buildargs={"BASE": base, **{name: os.environ[name] for name in LENT if name in os.environ}},
+        tag=name,
+        buildargs={**arguments, **lent},
         network_mode="host",
         rm=True,
         forcerm=True,
     )
-    yield IMAGE
-    engine.images.remove(IMAGE, force=True)
+    yield name
+    engine.images.remove(name, force=True)
+
+
+@pytest.fixture(scope="module")
+def image(engine, base):
+    """Give the name of the image."""
+    with _built(engine, IMAGE, BASE=base) as name:
+        yield name
+
+
+@pytest.fixture
+def image_with_spark(engine, base):
+    """Give the name of an image in which Spark runs."""
+    with _built(engine, f"{IMAGE}-spark", BASE=base, EXTRAS="metrics,spark,java") as name:
+        yield name
 
 
 @pytest.fixture
@@ -164,6 +179,34 @@ def test_a_container_handles_commands_and_ends_when_it_is_stopped(engine, image,
             assert [event.type for event in store.read_stream("account-123")] == ["Deposited"]
         finally:
             container.remove(force=True)
+
+
+# Prints how many of Spark's classes Java has loaded from the file, of how many.
+_LOADED = """
+import json
+from pathlib import Path
+from spark_jobs.session.session import spark_session
+with spark_session("") as spark:
+    spark.range(3).count()
+lines = Path("/tmp/classes.log").read_text().splitlines()
+loaded = [line for line in lines if " org.apache.spark." in line]
+print(json.dumps([sum("shared objects file" in line for line in loaded), len(loaded)]))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_an_image_with_spark_has_stored_its_classes(engine, image_with_spark):
+    """Java loads them from a file of the image, also for a user who may write nothing there."""
+    printed = engine.containers.run(
+        image_with_spark,
+        ["-c", _LOADED],
+        entrypoint="python3",
+        user="nobody",
+        environment={"JDK_JAVA_OPTIONS": "-Xlog:class+load:file=/tmp/classes.log"},
+        remove=True,
+    )
+    shared, loaded = json.loads(printed.splitlines()[-1])
+    assert shared > loaded / 2
 
 
 def _wait_for(container, event):

@@ -6,20 +6,22 @@ from typing import Any
 
 import pytest
 
-from consumers.calls.error_reports import ErrorReports
-from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import FailurePolicy
+from consumers.failures.letters import DeadLetters
+from consumers.failures.retries import Retries
 from consumers.group.positions import HeldPartition, Positions
-from consumers.loop.retrying.attempts import Attempts
+from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.retrying.letter_retry import Retrying
-from consumers.runtime.observability.logs import Log
+from consumers.runtime.running_calls import RunningCalls
 from consumers.runtime.stopping import Stop
 from reservation import MessageStore, Write
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.apps.bank import new_batch
 from tests.apps.orders import PAYMENTS, Captured, new_orders
-from tests.support.explorer import Explorer, Violation
+from tests.support.explorer import Explorer
 from tests.support.liveness import stuck
+from tests.support.stored_positions import store_position
 
 LETTERS = DeadLetters("order", PAYMENTS)
 STOP = Stop(takes_signals=False)
@@ -43,19 +45,18 @@ class Line:
 
 
 LINES = {
-    "one ends a letter, one parks": Line(((0, "retry"),), (1,)),
-    "two end letters": Line(((0, "retry"), (1, "retry"), (0, "parked"), (1, "parked")), ()),
+    "one ends a letter, one parks": Line(((0, "waiting"),), (1,)),
+    "two end letters": Line(((0, "waiting"), (1, "parked"), (0, "parked"), (1, "parked")), ()),
 }
 
 
 def holder(partition: int) -> Callable[[Any], bool]:
-    """Return what the holder of a partition does in one round, and when it takes the partition.
+    """Return what the holder of a partition does in one round: look for due letters, then read.
 
     The function returns whether it did anything.
     """
     component = new_orders()
-    log = Log("order", PAYMENTS)
-    reports = ErrorReports(component, PAYMENTS, log, debug=False, heartbeat=lambda: None)
+    retries = Retries(component, PAYMENTS)
 
     def consume(connection: Any) -> bool:
         def repeat(call: Callable[[bool], Any], stop: Stop) -> Any:
@@ -74,18 +75,14 @@ def holder(partition: int) -> Callable[[Any], bool]:
         ).fetchall()
         positions = Positions("order", PAYMENTS, 2, [HeldPartition(*rows[0])])
         batch = new_batch(connection, component, PAYMENTS)
-        retrying = Retrying(LETTERS, Attempts(3), repeat, reports, 100)
-        LETTERS.look_again(connection, LETTERS.stranded(connection))
-        transaction = batch.retry_transaction
-        retried = retrying.run(connection, transaction, positions, STOP, singly=False)
-        if retried.tries:
+        attempts, running = CountedAttempts(), RunningCalls()
+        retrying = Retrying(LETTERS, DueLetters(), retries, repeat, attempts, running, 100)
+        if retrying.run(connection, batch.retry_transaction, positions, STOP).result is not None:
             return True
-        policy = FailurePolicy(in_part=True)
+        policy = FailurePolicy()
         result = repeat(
-            lambda careful: batch.run(positions, 100, careful=careful, policy=policy), STOP
+            lambda recheck: next(batch.run(positions, 100, recheck=recheck, policy=policy)), STOP
         )
-        if result.blocked:
-            retrying.look_again(connection, result.blocked, STOP)
         return bool(result.read)
 
     return consume
@@ -112,26 +109,26 @@ def explorer(address: str, line: Line, *, kills: int = 0) -> Explorer:
         for id_, (_, state) in zip(passed, line.letters, strict=True):
             connection.execute(
                 "INSERT INTO reservation.dead_letters (consumer, category, global_position,"
-                " message_id, stream_name, type, entity, state, reason, process)"
-                " SELECT 'order', %s, global_position, id, stream_name, type, 'order-o1', %s,"
-                " 'handler', 'a:1' FROM message_store.messages WHERE stream_name = %s",
-                [PAYMENTS, state, f"{PAYMENTS}-{id_}"],
+                " message_id, stream_name, type, entity, state, reason, process, next_attempt_at)"
+                " SELECT 'order', %(category)s, global_position, id, stream_name, type,"
+                " 'order-o1', %(state)s, 'handler', 'a:1',"
+                " CASE %(state)s WHEN 'waiting' THEN now() END"
+                " FROM message_store.messages WHERE stream_name = %(stream)s",
+                {"category": PAYMENTS, "state": state, "stream": f"{PAYMENTS}-{id_}"},
             )
         connection.execute(
             "INSERT INTO reservation.groups (consumer, category, partitions)"
             " VALUES ('order', %s, 2)",
             [PAYMENTS],
         )
-        connection.execute(
-            "INSERT INTO reservation.positions"
-            " (consumer, category, partition, epoch, position, message_id)"
-            " SELECT 'order', %s, n, 1, m.global_position, m.id"
-            " FROM generate_series(0, 1) AS n, message_store.messages m WHERE m.stream_name = %s",
-            [PAYMENTS, f"{PAYMENTS}-{passed[-1]}"],
-        )
+        ((position, id_),) = connection.execute(
+            "SELECT global_position, id FROM message_store.messages WHERE stream_name = %s",
+            [f"{PAYMENTS}-{passed[-1]}"],
+        ).fetchall()
+        for partition in range(2):
+            store_position(connection, "order", PAYMENTS, position, partition, message_id=id_)
 
     def check(connection: Any) -> None:
-        assert not LETTERS.stranded(connection), "a letter is parked behind nothing"
         while holders[0](connection) | holders[1](connection):
             pass
         assert stuck(connection) == []
@@ -157,11 +154,3 @@ def test_whatever_the_order_no_letter_is_left_behind(database_url, record_proper
     explored = explorer(database_url, LINES[name]).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
-
-
-@pytest.mark.timeout(1800)
-def test_a_look_before_the_commit_alone_is_found(database_url, monkeypatch):
-    """Without the second look the explorer finds the order in which a letter is left behind."""
-    monkeypatch.setattr(DeadLetters, "look_again", lambda self, connection, entities: set())
-    with pytest.raises(Violation, match="a letter is parked behind nothing"):
-        explorer(database_url, LINES["one ends a letter, one parks"]).explore()

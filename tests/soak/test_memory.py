@@ -50,9 +50,9 @@ def fill(connection, count, size):
     )
 
 
-def most_memory(process):
-    """Return the most resident memory that a process had, in MB."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+def most_memory(started):
+    """Return the most resident memory that the process of the consumers had, in MB."""
+    for line in Path(f"/proc/{started.workers[0].pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise AssertionError("the system does not tell")
@@ -91,7 +91,7 @@ def test_commands_of_a_megabyte_are_handled_in_little_memory(
         arguments = ["--app-dir", str(tmp_path), "--only", only]
         with Started(database_url, *arguments, app="scanning:scan") as started:
             reach(connection, started, category)
-            memory[only] = most_memory(started.process)
+            memory[only] = most_memory(started)
             assert started.stop() == 0
     assert max(memory.values()) < 120
     kept = connection.execute(

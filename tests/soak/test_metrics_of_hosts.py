@@ -3,7 +3,6 @@
 import contextlib
 import time
 
-import psutil
 import pytest
 
 from tests.support.controls import deposit
@@ -74,8 +73,7 @@ def test_each_host_serves_the_same_of_the_store(connection, store, database_url)
 @contextlib.contextmanager
 def suspended(host):
     """Suspend the processes of a host's consumers."""
-    children = psutil.Process(host.process.pid).children()
-    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    workers = host.workers
     for worker in workers:
         worker.suspend()
     try:

@@ -182,8 +182,8 @@ def test_the_calls_do_what_they_are_counted_for(large):
     assert found["recognizing by a table that forgets"].count(True) == BATCH // 10
     assert not any(found["remembering in a table that forgets"])
     assert len(found["the entities that are blocked"]) == 95  # five letters are of none
-    assert found["when letters are due"] == [0, OPEN_LETTERS // 4]
-    assert sizes["lining up letters"] == sizes["burying letters again"] == BATCH
+    assert found["how many letters wait"] == OPEN_LETTERS // 2
+    assert sizes["lining up letters"] == sizes["failing letters again"] == BATCH
     assert found["counting an attempt at a letter"] == 1
     assert found["counting an attempt at a message"] == 1
     assert sizes["corrections of a batch"] == BATCH // 10

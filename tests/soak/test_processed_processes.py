@@ -28,7 +28,16 @@ def test_processes_that_share_a_category_handle_each_key_once(
     chance = random.Random(7)
     sends = [str(n) for n in range(100)] * 4
     chance.shuffle(sends)
-    arguments = ["--app-dir", str(ROOT), "--workers", "3", "--batch-size", "10"]
+    arguments = [
+        "--app-dir",
+        str(ROOT),
+        "--workers",
+        "3",
+        "--partitions",
+        "16",
+        "--batch-size",
+        "10",
+    ]
     env = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
     with Started(database_url, *arguments, app=f"{HERE}:{name}", env=env) as started:
         for n, key in enumerate(sends):

@@ -3,11 +3,9 @@
 import random
 import signal
 
-import psutil
 import pytest
 
 from bank.traffic import make_traffic
-from consumers.group.membership import GroupShare
 from tests.apps.bank import (
     READS,
     RESERVED,
@@ -44,10 +42,10 @@ def test_a_paused_process_finds_that_another_has_done_its_work(
             app.wait()
             with Started(database_url, "--only", "reserved") as other:
                 other.wait_for("standing_by")
-                paused.process.send_signal(signal.SIGSTOP)
+                paused.workers[0].suspend()
                 other.wait_for("consumer_started", position=0, epoch=2)
                 wait_until_drained(connection, other)
-                paused.process.send_signal(signal.SIGCONT)
+                paused.workers[0].resume()
                 app.let_go()
                 paused.wait_for("database_available")
                 assert other.stop() == 0
@@ -63,41 +61,44 @@ def test_a_process_that_is_paused_while_it_writes_does_not_keep_its_locks(
     connection, store, database_url
 ):
     """A process paused in a write loses its locks, which others need."""
-    # More than are committed in the round trip that writes them.
-    dawdling(connection, store, database_url, deposits=150)
-    only = (database_url, "--only", "reserved")
+    # What becomes of commands that the handler reserves decides on what is written after them.
+    store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    dawdling(connection)
+    only = (database_url, "--only", "commands")
     with Started(*only) as paused, Started(*only) as other:
         while not is_writing(connection):
             assert paused.process.poll() is None
-        if other.process.pid == holder(connection, RESERVED):
+        if other.workers[0].pid == holder(connection, "account:command"):
             paused, other = other, paused
-        paused.process.send_signal(signal.SIGSTOP)
+        paused.workers[0].suspend()
         let_write(connection)
         other.wait_for("batch_committed", handled=1)
-        wait_until_drained(connection, other)
-        paused.process.send_signal(signal.SIGCONT)
+        wait_until_drained(connection, other, categories=["account:command"])
+        paused.workers[0].resume()
         paused.wait_for("database_available")
         assert stop(paused, other) == [0, 0]
-    assert broken(connection) == {}
+    assert event_types(store) == ["Opened"]
 
 
-def test_few_messages_are_committed_although_their_process_is_paused(
-    connection, store, database_url
-):
-    """A process paused in a write of few messages has sent their commit: they are handled."""
-    dawdling(connection, store, database_url, deposits=2)
+def test_messages_are_committed_although_their_process_is_paused(connection, store, database_url):
+    """A process paused in a write has sent the commit with it: the messages are handled."""
+    store.write([open_(), *(deposit(f"d{n}") for n in range(150))], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        wait_until_drained(connection, commands, categories=["account:command"])
+        assert commands.stop() == 0
+    dawdling(connection)
     with Started(database_url, "--only", "reserved") as paused:
         while not is_writing(connection):
             assert paused.process.poll() is None
-        paused.process.send_signal(signal.SIGSTOP)
+        paused.workers[0].suspend()
         let_write(connection)
         try:
             wait_until_drained(connection, paused)
         finally:
-            paused.process.send_signal(signal.SIGCONT)
-        paused.wait_for("batch_committed", handled=2)
+            paused.workers[0].resume()
+        paused.wait_for("batch_committed", handled=150)
         assert paused.stop() == 0
-    assert event_types(store) == ["Opened"] + ["Deposited"] * 2
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 150
     assert broken(connection) == {}
 
 
@@ -115,12 +116,8 @@ def let_write(connection):
     connection.execute("SELECT pg_advisory_unlock(1)")
 
 
-def dawdling(connection, store, database_url, deposits):
-    """Have so many deposits reserved, and let the writes after that wait."""
-    store.write([open_(), *(deposit(f"d{n}") for n in range(deposits))], COMMANDS)
-    with Started(database_url, "--only", "commands") as commands:
-        wait_until_drained(connection, commands, categories=["account:command"])
-        assert commands.stop() == 0
+def dawdling(connection):
+    """Let the writes from now on wait for `let_write`."""
     connection.execute(
         "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$ "
         "BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$"
@@ -149,12 +146,12 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
             for _ in range(chance.randrange(1, 4)):
                 paused.wait_for("batch_committed")
             sender.pause(chance.uniform(0, 0.02))
-            paused.process.send_signal(signal.SIGSTOP)
+            paused.workers[0].suspend()
             try:
                 sender.finish()
                 wait_until_drained(connection, commands, other)
             finally:
-                paused.process.send_signal(signal.SIGCONT)
+                paused.workers[0].resume()
             sender.send_late()
             wait_until_drained(connection, commands, other, paused)
         assert stop(commands, other, paused) == [0, 0, 0]
@@ -168,7 +165,9 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, da
     acknowledged = set()
     with (
         Proxy(database_url) as proxy,
-        Started(proxy.address, "--batch-size", "5", "--workers", "2") as started,
+        Started(
+            proxy.address, "--batch-size", "5", "--workers", "2", "--partitions", "16"
+        ) as started,
     ):
         for category in (*READS, *READS):
             started.wait_for("consumer_started", category=category)
@@ -190,7 +189,7 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, da
 
 def test_supervisors_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
     """Of two supervisors one is replaced, and a worker of the other one dies."""
-    arguments = (database_url, "--workers", "2", "--batch-size", "10")
+    arguments = (database_url, "--workers", "2", "--partitions", "16", "--batch-size", "10")
     traffic = make_traffic(accounts=20, sends=2000, seed=1)
     with Sender(database_url, traffic, 1) as sender, Started(*arguments) as lasting:
         for _ in range(2):
@@ -202,8 +201,8 @@ def test_supervisors_may_be_killed_and_stopped_while_others_go_on(connection, da
                 passing.process.send_signal(ending)
                 assert passing.process.wait(PATIENCE) == (-ending if ending == 9 else 0)
             lasting.wait_for("partitions_taken", category=RESERVED)
-        psutil.Process(lasting.process.pid).children()[-1].kill()
-        lasting.wait_for("consumer_died", category=RESERVED)
+        lasting.workers[-1].kill()
+        lasting.wait_for("process_died")
         sender.finish()
         sender.send_late()
         wait_until_drained(connection, lasting)
@@ -252,7 +251,7 @@ class Members:
     def join(self, category):
         """Start one more."""
         self._running[category].append(
-            Forked(self._database_url, category, batch_size=10, share=GroupShare(partitions=8))
+            Forked(self._database_url, category, batch_size=10, partitions=8)
         )
 
     def resume(self):

@@ -33,7 +33,7 @@ def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_fol
         running = subprocess.Popen(
             [
                 *command_line("reconcile", "bank:account"),
-                *("--html", str(places / "page.html"), "--output", str(places / "findings")),
+                *("--html", str(places / "page.html"), "--findings", str(places / "findings")),
             ],
             env={**os.environ, "RESERVATION_DATABASE_URL": server.address},
             cwd=EXAMPLES,

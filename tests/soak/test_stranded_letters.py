@@ -1,17 +1,7 @@
-"""Letters that wait for nothing: running consumers find them, and so does the check after chaos."""
+"""The check after chaos finds what waits for nothing."""
 
 from tests.consumers.test_lines import Orders, park, strand
 from tests.support.liveness import stuck
-
-
-def test_a_letter_behind_nothing_is_called_every_30_seconds(connection, store, database_url):
-    """A running consumer looks for it."""
-    orders = Orders(connection)
-    with orders.running(database_url):
-        park(store, orders)
-        orders.turned(1)
-        strand(connection)
-        orders.until_all_are("handled")
 
 
 def test_what_waits_without_a_reason_is_found(connection, store, database_url):
@@ -34,15 +24,11 @@ def test_what_waits_without_a_reason_is_found(connection, store, database_url):
         "a message that was not read",
         "a scheduled message",
     ]
-    for state, wait, what in [
-        ("retry", None, "a letter that is to be handled"),
-        ("dead", "-1s", "a letter whose next attempt is due"),
-    ]:
-        connection.execute(
-            "UPDATE reservation.dead_letters SET state = %s, next_attempt_at = now() + %s::interval"
-            " WHERE global_position = %s",
-            [state, wait, orders.position("1-1")],
-        )
-        assert what in stuck(connection)[0]
+    connection.execute(
+        "UPDATE reservation.dead_letters SET state = 'waiting', next_attempt_at = now()"
+        " WHERE global_position = %s",
+        [orders.position("1-1")],
+    )
+    assert "a letter whose next attempt is due" in stuck(connection)[0]
     connection.execute("UPDATE reservation.dead_letters SET state = 'dead', next_attempt_at = NULL")
     assert len(stuck(connection)) == 2

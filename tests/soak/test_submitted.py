@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_jobs
-from spark_jobs.session import java
+from spark_jobs.session import classes, java
 from tests.apps.bank import drain
 from tests.soak.clusters import HOME
 from tests.support.controls import COMMANDS, LATER, deposit, open_
@@ -69,14 +69,13 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
 @pytest.fixture
 def cache(tmp_path):
     """Give the folder of a cache in which Java's classes are kept."""
-    kept = java.kept_classes()
-    if kept.exists():  # by `reservation spark prepare` on this machine
-        return kept.parent.parent
+    if classes.stored().exists():  # by `reservation spark prepare` on this machine
+        return classes.stored().parent.parent
     done = run_cli("spark", "prepare", env={"XDG_CACHE_HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr
-    kept = tmp_path / "reservation" / "spark-classes.jsa"
+    (kept,) = (tmp_path / "reservation").glob("*.jsa")
     assert done.stdout.startswith(f"{kept}: ")
-    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    assert {path.name for path in kept.parent.iterdir()} == {kept.name, "spark-classes.lock"}
     return tmp_path
 
 

@@ -202,7 +202,9 @@ class Reader:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             partitions = json.loads(self._run("reservation status --json"))["partitions"]
-            if all(partition["lagMessages"] + partition["retry"] == 0 for partition in partitions):
+            if all(
+                partition["lagMessages"] + partition["waiting"] == 0 for partition in partitions
+            ):
                 return
         raise AssertionError(partitions)
 

@@ -13,7 +13,7 @@ from psycopg import Connection
 from psycopg.types.json import Jsonb
 
 from spark_jobs.follow.follow import follow
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.run import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +109,7 @@ class Archived:
 
 
 def rows_of(folder: Path) -> list[tuple[str, int]]:
-    """Return the findings in the folder of ``--output``, by kind and global position."""
+    """Return the findings in the table of ``--findings``, by kind and global position."""
     rows = pq.read_table(folder, columns=["finding", "global_position"]).to_pylist()
     return sorted((row["finding"], row["global_position"]) for row in rows)
 

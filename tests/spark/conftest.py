@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -52,29 +51,9 @@ def spark_database(
 @pytest.fixture(scope="session")
 def spark(spark_database: SparkDatabase) -> Iterator[SparkSession]:
     """Give the Spark session of the run, in which its commands run too."""
-    with (
-        spark_session(spark_database.url, master="local[2]", is_small=True) as session,
-        _not_stopped(session),
-    ):
+    with spark_session(spark_database.url, master="local[2]", is_small=True) as session:
         session.dataSource.register(MessageStoreSource)
         yield session
-
-
-@contextmanager
-def _not_stopped(session: SparkSession) -> Iterator[None]:
-    """Let a command that stops the session leave it as it was instead, for the next one."""
-    was = dict(session.conf.getAll)
-
-    def restore() -> None:
-        for name, value in session.conf.getAll.items():
-            if name not in was:
-                session.conf.unset(name)
-            elif value != was[name]:
-                session.conf.set(name, was[name])
-
-    session.stop = restore
-    yield
-    session.__dict__.pop("stop", None)  # those of tests/soak/spark may have taken it back
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.run import Run
 from tests.spark.builders import ROOT, Rounds, head, rows_of
 from tests.spark.planting import Planting, component
 
@@ -52,6 +52,10 @@ class Judging:
         self._planting.corrections(4)
         self._planting.passes(8)
 
+    def head(self) -> int:
+        """Return the global position of the last message."""
+        return head(self._connection)
+
     def answer(self) -> Answer:
         """Return the oracle's counts and findings."""
         row = self._connection.execute(ANSWER).fetchone()
@@ -68,8 +72,8 @@ class Judging:
         """Return the counts and findings of the command."""
         self._outputs += 1
         output = self._folder / f"findings-{self._outputs}"
-        found = self._reconcile("--output", output, *options, app=APP, app_dir=ROOT)
-        assert found.error == ""
+        found = self._reconcile("--findings", output, *options, app=APP, app_dir=ROOT)
+        assert found.error == "", found.error
         return found.counts, rows_of(output)
 
     def state(self, name: str, *options: object) -> Answer:

@@ -66,6 +66,10 @@ WITH RECURSIVE corrected AS MATERIALIZED (
                    AND d.state <> 'handled' AND d.reason <> 'conflict') AS is_letter,
          EXISTS (SELECT FROM reservation.dead_letters d
                  WHERE d.consumer = 'thing' AND d.category = message_store.category(m.stream_name)
+                   AND d.global_position = m.global_position
+                   AND d.state = 'discarded' AND d.reason <> 'conflict') AS is_discarded,
+         EXISTS (SELECT FROM reservation.dead_letters d
+                 WHERE d.consumer = 'thing' AND d.category = message_store.category(m.stream_name)
                    AND d.global_position = m.global_position AND d.reason = 'conflict') AS is_recorded,
          coalesce(m.global_position > (
            SELECT g.first_position FROM reservation.groups g
@@ -129,18 +133,24 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   LEFT JOIN started s ON c.pair = 'thing' AND s.stream_name = c.key
   WHERE c.key IS NOT NULL
 ), same AS (
-  SELECT k.*, count(*) FILTER (WHERE k.is_same) OVER (PARTITION BY k.pair, k.key ORDER BY k.global_position)
-           AS nth_same
+  -- The first stands for the key; if it was discarded, the first that was read and is no letter, if there is one.
+  SELECT k.*, min(k.global_position) FILTER (WHERE k.is_same) OVER of_key AS first_same,
+         CASE WHEN first_value(k.is_discarded) OVER (PARTITION BY k.pair, k.key, k.is_same ORDER BY k.global_position)
+                AND NOT k.is_reserved
+              THEN min(k.global_position) FILTER (WHERE k.is_same AND k.was_read AND NOT k.is_letter) OVER of_key
+         END AS later_same
   FROM (
     SELECT k.*, coalesce(k.content->'says' = k.meant->'says', false)
                 OR EXISTS (SELECT jsonb_path_query(k.content->'means', '$[*]')
                            INTERSECT SELECT jsonb_path_query(k.meant->'means', '$[*]')) AS is_same
     FROM keyed k
   ) AS k
+  WINDOW of_key AS (PARTITION BY k.pair, k.key)
 ), verdicts AS (
   SELECT s.global_position, s.pair, s.key, s.nth, s.is_reserved, s.was_read, s.is_letter, s.is_recorded,
          s.is_watched, s.key_corrected,
-         CASE WHEN NOT s.is_same THEN 'conflict' WHEN s.nth_same > 1 THEN 'duplicate'
+         CASE WHEN NOT s.is_same THEN 'conflict'
+              WHEN s.global_position <> coalesce(s.later_same, s.first_same) THEN 'duplicate'
               WHEN s.is_reserved THEN 'reserved' WHEN s.is_letter THEN 'dead'
               WHEN s.was_read THEN 'missing' ELSE 'pending' END AS verdict
   FROM same s

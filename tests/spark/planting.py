@@ -171,7 +171,7 @@ class Planting:
                     partition,
                 )
             for at in chance.sample(range(1, head + 1), head // 5):
-                state = chance.choice(["dead", "parked", "retry", "handled", "discarded"])
+                state = chance.choice(["dead", "parked", "waiting", "handled", "discarded"])
                 self._letter(category, at, state, chance.choice(["conflict", "handler", "key"]))
 
     def further(self, head: int) -> None:
@@ -194,11 +194,12 @@ class Planting:
     def _letter(self, category: str, at: int, state: str, reason: str) -> None:
         self._connection.execute(
             "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
-            "message_id, stream_name, type, state, reason, process) "
-            "SELECT 'thing', %s, global_position, id, m.stream_name, m.type, %s, %s, 'p' "
+            "message_id, stream_name, type, state, reason, process, next_attempt_at) "
+            "SELECT 'thing', %s, global_position, id, m.stream_name, m.type, %s, %s, 'p', "
+            "CASE %s WHEN 'waiting' THEN now() END "
             "FROM message_store.messages m WHERE m.global_position = %s "
             "AND message_store.category(m.stream_name) = %s ON CONFLICT DO NOTHING",
-            [category, state, reason, at, category],
+            [category, state, reason, state, at, category],
         )
 
     def passes(self, number: int) -> None:

@@ -6,8 +6,8 @@ from operator import attrgetter
 
 import pytest
 
-from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration
+from spark_jobs.facts.content import digest
 from spark_jobs.source.columns import CategoryQuery
 from tests.apps import shops
 from tests.apps.bank import drain
@@ -160,7 +160,7 @@ def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, r
     for data in (bad, good, same, other):
         raw(connection, "till:command-1", "Pay", data)
     reissued = {"commands": 6, "duplicates": 4, "corrected": 1}
-    assert counts("--verify") == conflict | reissued
+    assert counts() == conflict | reissued
 
 
 def test_a_state_judges_anew_what_another_declaration_judged(connection, reconcile, tmp_path):
@@ -176,7 +176,7 @@ def test_a_state_judges_anew_what_another_declaration_judged(connection, reconci
         raw(connection, "till:command-1", "Pay", data)
     counted = {"commands": 3, "keys": 1, "reserved": 1}
     assert counts("former", *state) == (1, "", counted | {"conflicts": 2})
-    assert counts("ignoring", *state, "--verify") == (0, "", counted | {"duplicates": 2})
+    assert counts("ignoring", *state) == (0, "", counted | {"duplicates": 2})
     connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
     status, error, _ = counts("now", *state)
     assert status == 2

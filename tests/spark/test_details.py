@@ -5,6 +5,8 @@ import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pyarrow.parquet as pq
+
 from tests.spark.builders import ROOT, insert
 
 NINE = datetime(2024, 2, 29, 9, tzinfo=UTC)
@@ -58,6 +60,7 @@ def plant(connection, history):
             {"correlationStreamName": sender} if sender else {},
         )
         times[cause] = at(command["sent"])
+        command["position"] = cause
         if command["copy"] is not None:
             cause = write(f"t-1+{command['key']}", command["type"], data, cause, command["copy"])
         for seconds in command["events"]:
@@ -101,26 +104,30 @@ def expected_latency(history):
     }
 
 
-def expected_volume(history):
+def expected_volume(history, conflicts):
     """Return what was sent in each hour, computed in plain Python."""
     found, seen = {}, set()
     for command in sorted(history, key=lambda command: command["sent"]):
         hour = found.setdefault(iso(command["sent"] // 3600 * 3600), [0, 0, 0])
         hour[0] += 1
-        hour[1] += command["key"] in seen
         hour[2] += bool(command["events"])
-        seen |= {command["key"]} - {None}
+        if command["position"] not in conflicts:
+            hour[1] += command["key"] in seen
+            seen |= {command["key"]} - {None}
     return found
 
 
-def expected_reissues(history):
+def expected_reissues(history, conflicts):
     """Return senders, the longest gap and span, and bursts, computed in plain Python."""
-    counts, gaps, spans, bursts, keys = {}, [], [], [], {}
+    counts, gaps, spans, bursts, keys, seen = {}, [], [], [], {}, set()
     for command in sorted(history, key=lambda command: command["sent"]):
         who = command["sender"], command["type"]
         counts.setdefault(who, [0, 0, 0, 0, None, 0])[0] += 1
         if command["key"] is not None:
             keys.setdefault(f"t-1+{command['key']}", []).append((command["sent"], who))
+            if command["position"] not in conflicts:
+                counts[who][3] += command["key"] in seen
+                seen.add(command["key"])
     for key, sends in keys.items():
         counts[sends[0][1]][1] += 1
         if len(sends) > 1:
@@ -129,7 +136,6 @@ def expected_reissues(history):
         together = [sends[:1]]
         for (before, _), (time, who) in pairwise(sends):
             gaps.append((gap := round(time - before, 6), key))
-            counts[who][3] += 1
             counts[who][4] = max(gap, counts[who][4] or 0)
             if gap <= 10:
                 together[-1].append((time, who))
@@ -142,13 +148,16 @@ def expected_reissues(history):
     return {who: tuple(figures) for who, figures in counts.items()}, gaps, spans, bursts
 
 
-def test_latency_volume_and_reissues_of_any_history(connection, reconcile):
+def test_latency_volume_and_reissues_of_any_history(connection, reconcile, tmp_path):
     """They are as plain Python computes them; negative times count as 0."""
     history = drawn(random.Random(2), 60)
     plant(connection, history)
-    found = reconcile("--details", app=APP, app_dir=ROOT)
+    found = reconcile("--details", "--findings", tmp_path / "findings", app=APP, app_dir=ROOT)
     assert found.error == ""
     report = found.report
+    rows = pq.read_table(tmp_path / "findings").to_pylist()
+    conflicts = {row["global_position"] for row in rows if row["finding"] == "conflict"}
+    assert conflicts
     names = ("count", "p50Seconds", "p95Seconds", "p99Seconds", "maxSeconds")
     latency = {
         (one["stage"], one["type"], one["hour"]): tuple(one[name] for name in names)
@@ -160,16 +169,20 @@ def test_latency_volume_and_reissues_of_any_history(connection, reconcile):
         one["hour"]: [one["commands"], one["duplicates"], one["handled"]]
         for one in report["volume"]
     }
-    assert volume == expected_volume(history)
+    assert volume == expected_volume(history, conflicts)
     assert [*volume] == sorted(volume)
 
     reissues = report["reissues"]
-    senders, gaps, spans, bursts = expected_reissues(history)
+    senders, gaps, spans, bursts = expected_reissues(history, conflicts)
     names = ("commands", "keys", "reissued", "duplicates", "longestGapSeconds", "largestBurst")
     assert {
         (one["sender"], one["type"]): tuple(one[name] for name in names)
         for one in reissues["senders"]
     } == senders
+    for name in ("keys", "duplicates"):
+        counted = sum(one[name] for one in (*report["categories"], *report["initiations"]))
+        assert sum(one[name] for one in reissues["senders"]) == counted
+    assert sum(one["duplicates"] for one in report["volume"]) == counted
     longest = (reissues["longestGapSeconds"], reissues["longestGapKey"])
     assert longest in gaps
     assert longest[0] == max(gap for gap, _ in gaps)

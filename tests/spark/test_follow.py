@@ -7,7 +7,7 @@ import pytest
 from psycopg import connect
 
 from bank import account
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.run import Run
 from tests.apps.bank import drain
 from tests.apps.changing import raw
 from tests.apps.shops import former, now

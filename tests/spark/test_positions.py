@@ -8,6 +8,7 @@ from reservation.admin import attach
 from tests.apps.bank import RESERVED, drain
 from tests.spark.builders import ROOT, insert
 from tests.support.message_db import imitate
+from tests.support.stored_positions import store_position
 
 APP = "tests.spark.keyed:sending"
 OTHER = "0f5ba3a5-3c5c-4d3c-9a55-2a5a0e3dbb5f"
@@ -34,17 +35,11 @@ def group(connection, *positions, carried=None, carried_ids=None, ids=()):
         [len(positions), carried, carried_ids],
     )
     for partition, position in enumerate(positions):
-        connection.execute(
-            "INSERT INTO reservation.positions (consumer, category, partition, position, "
-            "message_id) VALUES ('thing', 'thing:command', %s, %s, %s)",
-            [partition, position, ids[partition] if ids else None],
-        )
+        at = ids[partition] if ids else None
+        store_position(connection, "thing", "thing:command", position, partition, message_id=at)
     # Those of other consumers, and of other categories, say nothing about it.
-    connection.execute(
-        "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES ('a', 'thing:command', 0, 99), ('z', 'thing:command', 0, 99), "
-        "('thing', 'a:command', 0, 99), ('thing', 'z:command', 0, 99) ON CONFLICT DO NOTHING"
-    )
+    for consumer, category in (("a", "thing"), ("z", "thing"), ("thing", "a"), ("thing", "z")):
+        store_position(connection, consumer, f"{category}:command", 99)
 
 
 # Messages that the partitions at these positions have read.

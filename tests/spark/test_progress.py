@@ -7,8 +7,7 @@ import threading
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from rich.console import Console
 
-from cli.spark.execution.progress import progress
-from spark_jobs.session.activity import Activity, Tasks
+from cli.spark.execution.progress import Activity, Tasks, progress
 from tests.support.consuming import until
 
 

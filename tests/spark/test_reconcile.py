@@ -1,5 +1,7 @@
 """``reservation reconcile`` from start to exit, on stores with planted findings."""
 
+import json
+import re
 import stat
 from contextlib import closing, contextmanager
 
@@ -12,11 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from bank import account
 from reservation import Key, MessageStore, Write
 from reservation.errors import ReservationError
-from spark_jobs.reconciliation.reconcile import reconcile as reconciled
-from spark_jobs.reconciliation.run import Run
-from tests.apps.bank import drain
+from spark_jobs.reconcile import in_session, working
+from spark_jobs.reconcile import reconcile as reconciled
+from spark_jobs.run import Run
+from tests.apps.bank import RESERVED, drain
 from tests.apps.idempotence import PURSE, purse
-from tests.spark.builders import head, rows_of
+from tests.spark.builders import ROOT, head, rows_of
 from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.support.started import EXAMPLES
 
@@ -64,7 +67,7 @@ EVENTS = {"events": 4, "causes": 3, "effect_twice": 0, "without_cause": 1}
 
 def type_of_times(folder):
     """Return how the times of findings stand in the files of a folder."""
-    (path,) = folder.glob("*.parquet")
+    (path,) = folder.glob("run=*/*.parquet")
     return pq.read_schema(path).field("time").type
 
 
@@ -81,7 +84,7 @@ def test_each_planted_finding_is_found_and_written_in_every_form(reconcile, conn
     output, state = tmp_path / "findings", tmp_path / "state"
     files = {name: tmp_path / f"report.{name}" for name in ("html", "junit", "prometheus")}
     options = [word for name, place in files.items() for word in (f"--{name}", place)]
-    found = reconcile("--output", output, "--state", state, *options)
+    found = reconcile("--findings", output, "--state", state, *options)
     assert (found.status, found.error) == (1, "")
     assert found.commands == COUNTS
     _, opened, effects, events = found.counts
@@ -161,15 +164,13 @@ def test_messages_written_during_a_job_are_left_to_the_next(
         MessageStore(slow).write(deposit("slow"), COMMANDS)
         store.write(deposit("o1", time=LATER), "accountTransaction-123+o1")
 
-        @contextmanager
-        def meanwhile(_):
+        with working(Run(account, "bank:account", EXAMPLES, database_url)) as begun:
             slow.commit()
             drain(connection)
             store.write(deposit("d2"), COMMANDS)
-            yield
-
-        run = Run(account, "bank:account", EXAMPLES, database_url)
-        (first, _) = reconciled(run, meanwhile).categories
+            snapshot, session = begun
+            run = Run(account, "bank:account", EXAMPLES, database_url)
+            (first, _) = in_session(run, snapshot, session).categories
     assert (first.commands, first.reserved, first.pending, first.orphans) == (1, 1, 0, 1)
     then = reconcile("--fail-on", "missing,orphan:1")
     assert (then.status, then.found) == (0, ["orphan"])
@@ -198,8 +199,8 @@ def test_a_failure_on_a_worker_is_reported_in_one_line(spark, database_url):
 @pytest.mark.parametrize(
     ("option", "content", "said"),
     [
-        ("--output", "file", "exists already"),
-        ("--output", "link", "is a symbolic link to what does not exist; remove the link"),
+        ("--findings", "file", "is not empty and no table of findings: it holds 'model'"),
+        ("--findings", "link", "is a symbolic link to what does not exist; remove the link"),
         ("--state", "file", "is not empty and no state: it holds 'model'; name another folder"),
         ("--to", "file", "is not empty and no archive: it holds 'model'; name another folder"),
     ],
@@ -223,20 +224,89 @@ def test_a_place_of_something_else_is_refused_before_the_job(
     assert [path.name for path in place.rglob("*")] == ["model"] * (content == "file")
 
 
+def test_findings_are_a_table_that_grows(spark, store, connection, reconcile, tmp_path):
+    """Each run adds its own, and the query of the page shows how many it has left."""
+    table = tmp_path / "findings"
+    store.write(deposit(), COMMANDS)
+    drain(connection)
+    counts = []
+    for _ in range(2):
+        store.write(deposit("lost"), f"{RESERVED}-123+o{len(counts)}")
+        counts.append(len(reconcile("--findings", table).found))
+    page = (ROOT / "docs" / "how-to" / "reconcile.md").read_text()
+    (query,) = re.findall(r"```sql\n(SELECT run_time.*?)```", page, re.DOTALL)
+    rows = spark.sql(query.replace("`findings`", f"`{table}`")).collect()
+    assert [row["findings"] for row in rows if row["finding"] == "orphan"] == [1, 2]
+    assert sum(row["findings"] for row in rows) == sum(counts)
+    (known,) = {
+        (row["component"], row["store"], row["declaration"])
+        for row in pq.read_table(table).to_pylist()
+    }
+    ((id_,),) = connection.execute("SELECT id::text FROM reservation.store_identity").fetchall()
+    assert known[:2] == ("account", id_)
+    assert len({path.name for path in table.iterdir()}) == 2
+    assert stat.S_IMODE(table.stat().st_mode) == 0o700
+
+
+def test_a_run_since_a_time_says_what_it_looked_at(command, connection, store, tmp_path):
+    """Counts are of the new and of what belongs to it."""
+    store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(connection)
+    connection.execute("UPDATE message_store.messages SET time = time - interval '2 days'")
+    since = head(connection) + 1
+    store.write([deposit("d2"), deposit("d3")], COMMANDS)
+    drain(connection)
+    junit = tmp_path / "junit.xml"
+    done = command("reconcile", "bank:account", "--since", "1d", "--json", "--junit", str(junit))
+    report = json.loads(done.stdout)
+    (found,) = report["categories"]
+    assert (report["since"], report["inOrder"]) == (since, True)
+    assert (found["commands"], found["keys"], found["duplicates"], found["reserved"]) == (
+        3,
+        2,
+        1,
+        2,
+    )
+    shown = command("reconcile", "bank:account", "--since", str(since)).stdout
+    assert f"This report covers the messages from global position {since} on" in shown
+    assert "In order: every new command is reserved once" in shown
+    assert f'<property name="since" value="{since}" />' in junit.read_text()
+
+
+def test_a_run_since_a_time_after_the_last_message_finds_nothing(command, connection, planted):
+    """It counts nothing, and says from where on it looked."""
+    done = command("reconcile", "bank:account", "--since", "9000-01-01", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["since"]) == (0, head(connection) + 1)
+    assert [counts["commands"] for counts in report["categories"]] == [0]
+
+
+def test_a_run_that_needs_all_messages_has_no_since(database_url, tmp_path):
+    """Otherwise it would say that it looked at the new ones only."""
+    for needs in ({"state": tmp_path}, {"archive": tmp_path}, {"details": True}):
+        with pytest.raises(ReservationError, match="leave out its state, archive and details"):
+            Run(account, "bank:account", EXAMPLES, database_url, since=1, **needs)
+
+
 def test_an_output_that_cannot_be_made_is_named(command, tmp_path):
     """A folder in a file, or where nobody may write, is refused in one line."""
     (tmp_path / "file").touch()
     for impossible in (tmp_path / "file" / "x", "/proc/x"):
-        done = command("reconcile", "bank:account", "--output", str(impossible))
+        done = command("reconcile", "bank:account", "--findings", str(impossible))
         assert done.returncode == 2
-        assert f"The output folder {impossible} cannot be made" in done.stderr
+        assert f"The output {impossible} cannot be made" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--verify"], "name its folder with --state"),
         (["--follow", "--details", "--html", "page.html"], "leave out --details, --html"),
+        (
+            ["--since", "1h", "--state", "state"],
+            "looks only at what is new in the store; leave out --state",
+        ),
+        (["--since", "0"], "0 is no global position; the first one is 1"),
+        (["--since", "soon"], "'soon' is neither a date nor a time span"),
         (["--fail-on", "lost"], "is not a threshold: write name, name:N or name:N%"),
         (["--master", "spark://127.0.0.1:1"], "There is no Spark master at spark://127.0.0.1:1"),
         (["--master", "spark://nowhere"], "write it as spark://host:7077"),
@@ -247,7 +317,7 @@ def test_an_output_that_cannot_be_made_is_named(command, tmp_path):
 )
 def test_a_job_that_cannot_run_says_so(command, tmp_path, arguments, said):
     """The error says what to do, repeats no secret, and nothing is left behind."""
-    output = ["--output", str(tmp_path / "out")] if "--follow" not in arguments else []
+    output = ["--findings", str(tmp_path / "out")] if "--follow" not in arguments else []
     done = command("reconcile", "bank:account", *arguments, *output)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in " ".join(done.stderr.split())

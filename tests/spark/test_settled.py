@@ -8,7 +8,9 @@ from psycopg.types.json import Jsonb
 
 from reservation import Write
 from tests.apps.bank import RESERVED, drain
+from tests.spark.builders import insert
 from tests.support.controls import COMMANDS, TIME, deposit, open_
+from tests.support.stored_positions import store_position
 
 BAD = {"depositId": "d1", "accountId": "123", "amount": "a lot", "time": TIME.isoformat()}
 GOOD = BAD | {"amount": 20}
@@ -49,7 +51,7 @@ def test_a_corrected_command_is_neither_a_conflict_nor_a_second_message(
         assert done.returncode == 0, done.stderr
     send(BAD, GOOD)
     counted = {"commands": 4, "keys": 1, "duplicates": 3, "reserved": 1, "corrected": 1}
-    for found in (reconcile(*state, "--verify"), reconcile()):
+    for found in (reconcile(*state), reconcile()):
         assert (found.status, found.commands) == (0, counted)
         assert found.report["effects"][0]["handled"] == 1
     send(BAD | {"amount": 30})
@@ -86,7 +88,7 @@ def test_an_accepted_finding_is_shown_apart_and_a_new_one_counts(
 
     store.write(deposit(amount="98"), COMMANDS)
     drain(connection)
-    found = reconcile("--output", tmp_path / "findings", "--state", tmp_path / "state")
+    found = reconcile("--findings", tmp_path / "findings", "--state", tmp_path / "state")
     assert (found.status, found.found) == (1, ["conflict"])
     assert [one["count"] for one in found.report["thresholds"]] == [1]
     (accepted,) = found.report["accepted"]
@@ -119,3 +121,23 @@ def test_a_stream_with_several_messages_too_many_counts_until_all_of_them_are_ac
     for id_, status in ((first, 1), (second, 0)):
         assert command("findings", "accept", id_, "--reason", "looked at").returncode == 0
         assert reconcile().status == status
+
+
+def test_a_discarded_letter_hides_no_reservation_that_was_lost(connection, reconcile):
+    """The key is missing where a later command of it was read; without one it is dead."""
+    data = {"depositId": "d1", "accountId": "123", "amount": 1}
+    first, second = (insert(connection, COMMANDS, "Deposit", data) for _ in range(2))
+    store_position(connection, "account", "account:command", first)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
+        "stream_name, type, state, reason, process) SELECT 'account', 'account:command', "
+        "global_position, id, stream_name, type, 'discarded', 'handler', 'p' "
+        "FROM message_store.messages WHERE global_position = %s",
+        [first],
+    )
+    counted = {"commands": 2, "keys": 1, "duplicates": 1}
+    unread = reconcile()
+    assert (unread.findings, unread.commands) == ([], counted | {"dead": 1})
+    store_position(connection, "account", "account:command", second)
+    found = reconcile()
+    assert (found.findings, found.commands) == ([("missing", second)], counted | {"missing": 1})

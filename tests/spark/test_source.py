@@ -4,12 +4,16 @@ import json
 from datetime import UTC
 
 import psycopg
+import pyarrow as pa
 import pytest
+from psycopg import conninfo
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from reservation import MessageStore, Metadata
 from reservation.errors import ReservationError
+from spark_jobs.common.errors import ReadError
+from spark_jobs.source import reading
 from spark_jobs.source.source import MessageStoreSource
 from tests.support.controls import COMMANDS, deposit
 
@@ -187,3 +191,18 @@ def test_ranges_hold_about_equal_numbers_of_messages(read, connection):
     assert max(counts) - min(counts) <= 2
     few = read("uneven", columns="global_position", until='{"uneven": 1000}')
     assert few.rdd.getNumPartitions() == 1
+
+
+def test_a_server_that_goes_away_while_rows_are_fetched_is_named(database_url, connection):
+    """The error is one line, and one of this package, although Arrow raises it."""
+    address = conninfo.make_conninfo(database_url, application_name="fetching")
+    rows = "SELECT n, repeat('x', 1000) FROM generate_series(1::bigint, 200000) AS n"
+    columns = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    fetched = reading.batches([rows], None, columns, address)
+    assert next(fetched).num_rows < 200_000
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    assert connection.execute(ended, ["fetching"]).fetchall() == [(True,)]
+    with pytest.raises(ReadError, match=r"The database could not be read: .*closed") as failed:
+        for _ in fetched:
+            pass
+    assert "\n" not in str(failed.value)

@@ -12,14 +12,15 @@ from rich.console import Console
 
 from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
 from cli.common.extras import require_extras
+from cli.spark.execution.prepare import prepare_later
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component
 from reservation.messages.message import printable
 from spark_jobs.common.address import address_for_workers
 from spark_jobs.jobs import archive as archiving
 from spark_jobs.jobs.archive import ArchiveResult
-from spark_jobs.reconciliation.run import Run
 from spark_jobs.report.words import duration
+from spark_jobs.run import Run
 
 _REISSUES = (
     "After that, a reissue of a command that was reserved before {before} takes effect again. "
@@ -62,6 +63,7 @@ def archive(
         click.echo(json.dumps(_as_json(result, folder, place)))
     else:
         click.echo("\n".join(_sentences(result, folder, place)))
+    prepare_later(master, remote)
     if result.differences:
         context.exit(NOT_IN_ORDER)
 

@@ -18,12 +18,12 @@ from spark_jobs.common.result import VIOLATIONS
 from spark_jobs.follow.follow import follow
 from spark_jobs.follow.persistence import ViolationEvent
 from spark_jobs.follow.rounds import Follower
-from spark_jobs.reconciliation.run import Run
 from spark_jobs.report.lines import as_json_line, as_line, ended
 from spark_jobs.report.output import outputs
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.thresholds import ExceededThreshold, Threshold, in_order, reached
 from spark_jobs.report.words import shown
+from spark_jobs.run import Run
 
 # Seconds between two checks whether to interrupt Spark, and between two interruptions.
 _SECONDS = 0.5

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import click
@@ -13,14 +13,16 @@ from cli.common.extras import require_extras
 from cli.common.lazy import load
 from cli.common.tables import console
 from cli.spark.execution.follow import follow_until_stopped
+from cli.spark.execution.prepare import prepare_later
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component
-from spark_jobs.reconciliation import reconcile as reconciling
-from spark_jobs.reconciliation.run import Run
+from spark_jobs import reconcile as reconciling
+from spark_jobs.findings.accepted import run_name
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json as to_json
 from spark_jobs.report.output import outputs
 from spark_jobs.report.terminal import print_report
+from spark_jobs.run import Run
 
 
 def reconcile(
@@ -36,28 +38,36 @@ def reconcile(
     html: Path | None,
     junit: Path | None,
     prometheus: Path | None,
-    output: Path | None,
+    findings: Path | None,
     fail_on: str,
     warn: str | None,
+    since: int | datetime | None,
     state: Path | None,
-    verify: bool,
     follow: bool,
     archive: Path | None,
     grace: timedelta,
 ) -> None:
     """Run `reservation reconcile`; the arguments are its options."""
     if follow:
-        _refuse_with_follow(
+        _refuse(
+            "--follow runs until it is stopped, and in this process",
             details=details,
             html=html,
             junit=junit,
-            output=output,
+            findings=findings,
             archive=archive,
             remote=remote,
-            verify=verify,
+            since=since,
         )
-    if verify and state is None:
-        raise click.UsageError("--verify compares what --state keeps; name its folder with --state")
+    if since is not None:
+        _refuse(
+            "--since looks only at what is new in the store",
+            state=state,
+            archive=archive,
+            details=details,
+            html=html,
+            prometheus=prometheus,
+        )
     require_extras(*(["connect"] if remote else []))
     exit_on_sigterm()
     checked = thresholds.parse(fail_on)
@@ -71,19 +81,21 @@ def reconcile(
         grace=grace,
         details=details or html is not None,
         state=state,
-        verify=verify,
+        since=since,
         archive=archive,
         master=master,
         remote=remote,
         conf=conf,
     )
     if follow:
-        if not follow_until_stopped(run, checked, prometheus, as_json=as_json):
+        is_in_order = follow_until_stopped(run, checked, prometheus, as_json=as_json)
+        prepare_later(master, remote)
+        if not is_in_order:
             context.exit(NOT_IN_ORDER)
         return
     with outputs() as staged:
-        if output:
-            run = dataclasses.replace(run, findings=staged.folder(output))
+        if findings:
+            run = dataclasses.replace(run, findings=staged.run(findings, run_name()))
         files = [
             (staged.file(place), f"spark_jobs.report.{render}")
             for place, render in (
@@ -102,14 +114,13 @@ def reconcile(
         click.echo(json.dumps(to_json(report, reached)))
     else:
         print_report(report, reached, console())
+    prepare_later(master, remote)
     if not thresholds.in_order(reached):
         context.exit(NOT_IN_ORDER)
 
 
-def _refuse_with_follow(**others: object) -> None:
-    """Refuse options that need a single run, and a Spark that cannot run the rounds."""
+def _refuse(why: str, **others: object) -> None:
+    """Refuse options that cannot be given with another one."""
     given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
     if given:
-        raise click.UsageError(
-            f"--follow runs until it is stopped, and in this process; leave out {', '.join(given)}"
-        )
+        raise click.UsageError(f"{why}; leave out {', '.join(given)}")

@@ -41,12 +41,19 @@ class Stage:
         count: how many commands reach it.
         note: what else is to be said of them; may be empty.
         losses: those that are some.
+        besides: how many more flow through it, of which the note tells.
     """
 
     label: str
     count: int
     note: str
     losses: Sequence[Loss]
+    besides: int = 0
+
+    @property
+    def width(self) -> int:
+        """How many flow through it."""
+        return self.count + self.besides
 
 
 def stages(report: Report) -> list[Stage]:
@@ -81,13 +88,14 @@ def stages(report: Report) -> list[Stage]:
         ),
         Stage(
             "distinct keys",
-            sums["keys"] + sums["keyless"],
-            f"{compact(sums['keyless'])} without a key" if sums["keyless"] else "",
+            sums["keys"],
+            f"and {compact(sums['keyless'])} without a key" if sums["keyless"] else "",
             _some(
                 Loss("missing", sums["missing"], "alarming"),
                 Loss("dead letters", sums["dead"], "dead"),
                 Loss("pending", sums["pending"], "waiting"),
             ),
+            besides=sums["keyless"],
         ),
     ]
     after = [
@@ -203,12 +211,12 @@ def draw(
 
 def _pairs(way: Sequence[Stage]) -> list[tuple[Stage, int]]:
     """Return each stage with how many go on to the next one."""
-    going = [*(stage.count for stage in way[1:]), 0]
+    going = [*(stage.width for stage in way[1:]), 0]
     return list(zip(way, going, strict=True))
 
 
 def _through(stage: Stage, after: int) -> int:
-    return max(stage.count, after + sum(loss.count for loss in stage.losses))
+    return max(stage.width, after + sum(loss.count for loss in stage.losses))
 
 
 def _thick(count: int, scale: float) -> float:
@@ -247,7 +255,7 @@ def _draw_stage(
         _draw_loss(picture, layout, near, offset, thick, middle, loss, whole)
         turn += room + 8
     height = max(
-        _thick(stage.count, scale),
+        _thick(stage.width, scale),
         main + sum(_thick(loss.count, scale) for loss in stage.losses),
         _THINNEST,
     )

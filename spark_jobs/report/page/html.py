@@ -46,6 +46,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a report, and the thresholds that it exceeds, as a page."""
     style = _file("page.css")
     commands = sum(counts.commands for counts in report.categories)
+    found = _found(report)
     way, subscribed = flow.stages(report), flow.subscribed_stages(report)
     return (
         _environment()
@@ -72,7 +73,8 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             most_senders=SENDERS,
             most_bursts=BURSTS,
             most_accepted=ACCEPTED,
-            found=_found(report),
+            found=found,
+            anchors={one.kind.name for one in found},
         )
     )
 
@@ -166,7 +168,7 @@ def _environment() -> Environment:
         shown=words.shown,
         at=words.at,
         duration=words.duration,
-        share=words.share,
+        key=words.key,
     )
     environment.globals.update(
         COUNTS=words.COUNTS,

@@ -41,7 +41,7 @@ def test_each_mode_counts_and_finds_what_the_docs_say(judging, connection, seed,
     judging.consumers_go_on()
     expected = judging.answer()
     assert judging.full() == expected
-    assert judging.state("state", "--verify") == expected
+    assert judging.state("state") == expected
     assert judging.state("earlier") == expected
     judging.archive()
     with_archive = ("--archive", judging.archived)
@@ -52,7 +52,7 @@ def test_each_mode_counts_and_finds_what_the_docs_say(judging, connection, seed,
     expected = judging.answer()
     assert judging.full(*with_archive) == expected
     for name in ("state", "earlier", "earlier", "new"):
-        assert judging.state(name, *with_archive, "--verify") == expected, name
+        assert judging.state(name, *with_archive) == expected, name
     assert judging.followed("earlier") == expected[0]
 
 
@@ -68,5 +68,5 @@ def test_states_find_what_has_changed(judging, connection, seed):
         planting.further(head(connection))
         planting.passes(3)
         expected = judging.answer()
-        assert judging.state("state", "--verify") == expected
+        assert judging.state("state") == expected
         assert judging.followed("followed") == expected[0]

@@ -1,0 +1,1 @@
+"""Facts: one row of numbers a message, made by SQL in the server."""

@@ -1,0 +1,200 @@
+"""The SQL of facts, for each category of a component."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psycopg import sql
+
+from reservation.component import Component
+from reservation.declaration.table import declarations
+from reservation.postgres.queries import load_queries
+from spark_jobs.common.declaration import Declaration, passes_in
+from spark_jobs.facts.codes import Codes, Kind, code
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.source import columns, ranges
+from spark_jobs.source.columns import CategoryQuery, by_type
+from spark_jobs.source.passes import PassesQuery
+
+# The columns of a fact, with their types in Spark.
+FACT = {
+    "position": "bigint",  # the global position; of a pass, the negative one of its message
+    "code": "int",  # what the message is: see `spark_jobs.facts.codes`
+    "key": "bigint",  # of commands and reservations: a hash of pair and key; null without a key
+    "digest": "bigint",  # of commands and reserved commands: a hash of what they say
+    "cause": "bigint",  # the global position that the message follows
+    "kind": "bigint",  # of events: a hash of stream and type
+    # The hash of its cardinal id, where partitions differ in what was read; and, in a store without
+    # the positions of consumers, where its age decides that, its time.
+    "cardinal": "bigint",
+    "place": "bigint",  # its position in its stream
+    "time": "bigint",  # microseconds since 1970
+}
+# What the reader makes a key of where only the component's own code can.
+OF_CODE = {
+    "key_category": "string",
+    "function_data": "string",
+    "type": "string",
+    "version": "string",
+    "stream_name": "string",
+}
+
+_FACTS = {
+    name: text.decode() for name, text in load_queries("spark_jobs.facts", "facts.sql").items()
+}
+_NULL = sql.SQL("NULL::bigint")
+
+
+@dataclass(frozen=True, slots=True)
+class FactsQuery(CategoryQuery):
+    """The facts of a category.
+
+    Attributes:
+        codes: of the component.
+        seed: of the hashes; those of different seeds cannot be compared.
+        progress: how far the consumers are, which says where a partition decides whether a message
+            was read; None if the facts are stored, and will be compared with any progress.
+        by_time: whether the age of a message decides whether it was read.
+    """
+
+    codes: Codes = field(kw_only=True)
+    seed: int = field(kw_only=True)
+    progress: Progress | None = field(kw_only=True)
+    by_time: bool = field(kw_only=True, default=False)
+
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return the SQL of each of the columns."""
+        component = self.codes.component
+        declared = declarations(component)
+        made = columns.expressions(
+            [*_MADE, "time", "canonical", "type", "stream_name"], category, self.declaration
+        )
+        values = {
+            **made,
+            "category": category,
+            "seed": sql.Literal(self.seed),
+            "initiates": sql.Literal(declared.own.initiates),
+        }
+
+        def part(name: str, **more: sql.Composable) -> sql.Composable:
+            return sql.SQL(_FACTS[name]).format(**{**values, **more})
+
+        def by_types(codes: Mapping[str, int], otherwise: int) -> sql.Composable:
+            branches = by_type({name: sql.Literal(one) for name, one in codes.items()})
+            return part("code", codes=branches, otherwise=sql.Literal(otherwise))
+
+        parts: dict[str, sql.Composable] = {
+            **dict.fromkeys(("key", "digest", "cause", "kind", "cardinal"), _NULL),
+            "position": made["global_position"],
+            "place": made["position"],
+            "time": part("time"),
+            **dict.fromkeys(OF_CODE, sql.SQL("NULL::text")),
+        }
+        if self.category == declared.command_category:
+            parts |= {
+                "code": by_types(self.codes.of_commands(), Kind.CAUSE),
+                "key": part("key_of_command"),
+                "digest": part("digest"),
+                **{name: made[name] for name in OF_CODE},
+            }
+        elif self.category == component.name:
+            own_names = {name: sql.Literal(own) for name, own in self.declaration.names.items()}
+            number = self.codes.pairs.index(component.name) if declared.own.initiates else 0
+            parts |= {
+                "code": part(
+                    "code_of_event",
+                    pseudo=sql.Literal(int(Kind.PSEUDO)),
+                    event=sql.Literal(int(Kind.EVENT)),
+                    start=sql.Literal(code(Kind.START, number)),
+                ),
+                "key": part("key_of_start"),
+                "cause": made["causation"],
+                "kind": part("kind", own_names=by_type(own_names)),
+            }
+        elif self.category in declared.others:
+            number = code(Kind.SUBSCRIBED, self.codes.subscribed.index(self.category))
+            parts["code"] = part(
+                "code_of_subscribed",
+                subscribed=sql.Literal(number),
+                otherwise=sql.Literal(int(Kind.CAUSE)),
+            )
+        else:
+            wrong = code(Kind.WRONG, self.codes.pairs.index(self.category))
+            parts |= {
+                "code": by_types(self.codes.of_copies(self.category), wrong),
+                "key": part("key_of_stream"),
+                "digest": part("digest"),
+                "cause": made["causation"],
+                **({name: made[name] for name in OF_CODE} if self.declaration.renamed else {}),
+            }
+        if self.by_time:
+            parts["cardinal"] = parts["time"]
+        elif asked := _asked(self.category, component, self.progress):
+            first, last = map(sql.Literal, asked)
+            parts["cardinal"] = part("cardinal", first=first, last=last)
+        return {name: parts[name] for name in self.columns}
+
+
+_MADE = (
+    *("global_position", "position", "key_category", "key_stream", "causation", "version"),
+    *("starts", "is_first", "is_subscribed", "function_data"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PassFactsQuery(PassesQuery):
+    """The facts of the passes of a category."""
+
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return the SQL of each of the columns; passes have no category."""
+        del category
+        known = {
+            "position": sql.SQL("-m.global_position"),
+            "cause": sql.SQL("m.global_position"),
+            "code": sql.Literal(int(Kind.PASS)),
+        }
+        nothing = {"bigint": _NULL, "string": sql.SQL("NULL::text")}
+        types = {**FACT, **OF_CODE}
+        return {name: known.get(name) or nothing[types[name]] for name in self.columns}
+
+
+def _asked(
+    category: str, component: Component, progress: Progress | None
+) -> tuple[int, int] | None:
+    """Return the range of global positions in which the cardinal ids of a category are needed."""
+    if progress is not None:
+        return progress.uneven(category)
+    return None if category == component.name else (1, ranges.LAST)
+
+
+def queries(
+    component: Component,
+    sources: Sequence[str],
+    names: Sequence[str],
+    seed: int,
+    progress: Progress | None,
+    *,
+    by_time: bool,
+) -> list[CategoryQuery]:
+    """Return the queries of facts of a component."""
+    codes, declaration = Codes.of(component), Declaration.of(component)
+    found: list[CategoryQuery] = []
+    for name in sources:
+        passes = passes_in(name)
+        if passes is None:
+            found.append(
+                FactsQuery(
+                    name,
+                    names,
+                    declaration,
+                    codes=codes,
+                    seed=seed,
+                    progress=progress,
+                    by_time=by_time,
+                )
+            )
+        else:
+            consumer, category = passes
+            found.append(
+                PassFactsQuery(category, names, declaration, consumer=consumer, types=FACT)
+            )
+    return found

@@ -1,0 +1,37 @@
+"""Fold facts into summaries: one row a group and part, by Spark's own aggregates.
+
+A group is an idempotence key with its commands and reservations, or a cause with what follows it.
+Every aggregate is associative and commutative, so summaries of parts of the log can be merged.
+"""
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+
+from spark_jobs.common.spark_sql import SparkQueries
+
+_QUERIES = SparkQueries("spark_jobs", "fold.sql")
+
+
+def fold(facts: DataFrame, parts: int) -> DataFrame:
+    """Return the summaries of facts, divided by groups into a number of parts.
+
+    Where no partition decides what was read, facts need no cardinal ids.
+    """
+    carried, cardinal = "", "cast(NULL AS bigint)"
+    if "cardinal" in facts.columns:
+        carried, asked = ", 'cardinal', cardinal", "CASE WHEN role = 1 THEN {} END"
+        cardinal = f"min_by({asked.format('cardinal')}, {asked.format('position')})"
+    frames = {"facts": facts}
+    return _QUERIES("summaries", frames, parts=parts, carried=carried, cardinal=cardinal)
+
+
+def merged(*summaries: DataFrame, parts: int) -> DataFrame:
+    """Return the summaries of everything that some summaries are of."""
+    of_all = reduce(DataFrame.unionByName, summaries)
+    return _QUERIES("merged", {"summaries": of_all}, parts=parts)
+
+
+def groups(summaries: DataFrame) -> DataFrame:
+    """Return one row a group of summaries."""
+    return _QUERIES("groups", {"summaries": summaries})

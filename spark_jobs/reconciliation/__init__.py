@@ -1,1 +1,0 @@
-"""One reconciliation: a full or an incremental run, from the snapshot to the report."""

@@ -1,0 +1,78 @@
+"""The categories of a store as DataFrames, all of one snapshot.
+
+A read is divided here, over the snapshot's own connection; workers then read the parts. The source
+(`spark_jobs.source.source`) does the same for anyone, but Spark starts two more Python processes at
+each read to plan it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.session.session import parallelism
+from spark_jobs.snapshot.snapshot import Snapshot
+from spark_jobs.source import columns as made
+from spark_jobs.source import passes, reading
+from spark_jobs.source.options import arrow_schema
+
+# Ranges for each core, so that the others need not wait for a slow one.
+_RANGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """Reads columns of categories.
+
+    Attributes:
+        spark: the session.
+        snapshot: what is read.
+        declaration: how keys are made.
+        after: the global position behind which each category is read.
+        until: the global position to read up to; categories without one are read to their end.
+    """
+
+    spark: SparkSession
+    snapshot: Snapshot
+    declaration: Declaration
+    after: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, int] = field(default_factory=dict)
+
+    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return columns of categories, in one DataFrame."""
+        names = self.snapshot.readable(categories)
+        queries = passes.queries(names, columns, self.declaration)
+        number = _RANGES * parallelism(self.spark)
+        texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
+        types = made.types_of(columns)
+        read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
+        # A row for each part, in a partition of its own; one without parts.
+        numbers = self.spark.range(0, len(texts), 1, max(1, len(texts)))
+        return numbers.mapInArrow(read, made.schema(types))
+
+    def at(self, positions: DataFrame) -> "CategoryLookup":
+        """Return what reads the messages at some positions only."""
+        return CategoryLookup(self, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryLookup:
+    """Reads columns of some of the messages; each is looked up by its global position.
+
+    Attributes:
+        categories: the categories of a snapshot.
+        positions: their positions, in the column ``global_position``.
+    """
+
+    categories: Categories
+    positions: DataFrame
+
+    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return columns of those that are in some categories, in one DataFrame."""
+        of = self.categories
+        query = made.PositionsQuery(categories, columns, of.declaration).composed()
+        types = made.types_of(columns)
+        read = partial(reading.chosen, [query], of.snapshot.id, arrow_schema(types))
+        return self.positions.select("global_position").mapInArrow(read, made.schema(types))

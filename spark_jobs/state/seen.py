@@ -1,0 +1,99 @@
+"""Which global positions of the log were read, as one bit each.
+
+A writer that does not lock its category, such as a bare ``INSERT``, may commit after messages with
+higher global positions. Such a late message is one that is visible behind the last position that
+was read, and whose bit is not set. The server counts the positions of each block of the log, and
+only where it counts others than are set does it list them.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.snapshot.snapshot import Positions, Snapshot
+
+BLOCK = 32_768
+_BYTES = BLOCK // 8
+
+
+class Seen:
+    """The positions that were read."""
+
+    def __init__(self, blocks: Mapping[int, bytes] | None = None) -> None:
+        self._blocks = {
+            number: np.frombuffer(bits, np.uint8).copy() for number, bits in (blocks or {}).items()
+        }
+
+    @classmethod
+    def stored(cls, path: Path) -> "Seen":
+        """Read the positions from a file."""
+        table = pq.read_table(path)
+        return cls(dict(zip(table["block"].to_pylist(), table["bits"].to_pylist(), strict=True)))
+
+    def store(self, path: Path) -> None:
+        """Write the positions to a file."""
+        numbers = sorted(self._blocks)
+        bits = pa.array([self._blocks[number].tobytes() for number in numbers], pa.binary(_BYTES))
+        table = pa.table({"block": pa.array(numbers, pa.int64()), "bits": bits})
+        pq.write_table(table, path, compression="zstd")
+
+    def add(self, positions: Positions) -> None:
+        """Add positions."""
+        for number, within in _by_block(positions):
+            bits = self._blocks.setdefault(number, np.zeros(_BYTES, np.uint8))
+            np.bitwise_or.at(bits, within >> 3, np.uint8(1) << (within & 7).astype(np.uint8))
+
+    def unseen(self, positions: Positions) -> Positions:
+        """Return those of some positions that are not among them."""
+        found = [np.empty(0, np.int64)]
+        for number, within in _by_block(positions):
+            bits = self._blocks.get(number, np.zeros(_BYTES, np.uint8))
+            is_set = bits[within >> 3] >> (within & 7).astype(np.uint8) & 1
+            found.append(number * BLOCK + within[is_set == 0])
+        return np.concatenate(found)
+
+    @property
+    def head(self) -> int:
+        """The last of them; 0 without any."""
+        return max((int(self._of_block(number)[-1]) for number in self._blocks), default=0)
+
+    def compared(self, snapshot: Snapshot) -> tuple[Positions, int]:
+        """Return the positions of a snapshot, up to the last one here, that are not among them.
+
+        Beside them stands how many of those here the snapshot does not hold.
+        """
+        counted = snapshot.blocks(BLOCK, self.head)
+        known = {number: self._tally(number) for number in self._blocks}
+        differing = {
+            number
+            for number in counted.keys() | known.keys()
+            if counted.get(number) != known.get(number)
+        }
+        there = snapshot.positions_in(BLOCK, sorted(differing), self.head)
+        late = self.unseen(there)
+        lacking = sum(known.get(number, (0, 0))[0] for number in differing)
+        return late, lacking - (len(there) - len(late))
+
+    def _tally(self, number: int) -> tuple[int, int]:
+        positions = self._of_block(number)
+        return len(positions), int(positions.sum())
+
+    def _of_block(self, number: int) -> Positions:
+        bits = self._blocks.get(number)
+        if bits is None:
+            return np.empty(0, np.int64)
+        return number * BLOCK + np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+
+
+def _by_block(positions: Positions) -> Iterable[tuple[int, Positions]]:
+    if not len(positions):
+        return
+    ordered = np.sort(positions)
+    numbers = ordered // BLOCK
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
+    for part in np.split(ordered, starts[1:]):
+        number = int(part[0] // BLOCK)
+        yield number, part - number * BLOCK

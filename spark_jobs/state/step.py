@@ -1,0 +1,279 @@
+"""Go on with a state: merge its summaries with those of what is new, and judge what that changes.
+
+Groups are closed whose verdicts depend on nothing that consumers do, and what is counted of them is
+stored. A run judges the groups that new messages belong to, those that are not closed, and those
+that consumers or people have marked. What was counted of the closed ones of these is taken off, and
+what is counted of all of them now is added.
+"""
+
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from reservation.component import Component
+from spark_jobs import fold
+from spark_jobs.common import files as data_files
+from spark_jobs.common.caching import computed
+from spark_jobs.common.declaration import categories_of
+from spark_jobs.common.errors import StateError
+from spark_jobs.session.settings import OF_FEW_ROWS, OF_MANY_ROWS, having
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import Snapshot, parts_of
+from spark_jobs.source.ranges import LAST
+from spark_jobs.state.folder import (
+    FINDINGS,
+    MERGED,
+    OPEN,
+    SEEN,
+    SUMMARIES,
+    Head,
+    LastingViolations,
+    State,
+    StateManifest,
+    not_here,
+    run_name,
+)
+from spark_jobs.state.seen import BLOCK, Seen
+from spark_jobs.verdicts.marks import marks
+from spark_jobs.verdicts.rows import Rows
+from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, judge
+
+# Beyond so many folders of summaries they are merged into one.
+_FOLDERS = 16
+
+# So many groups are few.
+_FEW = 50_000
+
+_GROUP = ["is_key", "grp"]
+
+__all__ = ["BLOCK", "LAST", "Step", "check", "counts_of", "judged_with", "seed_of"]
+
+
+def seed_of(state: State, snapshot: Snapshot) -> int:
+    """Return the seed of a state's hashes; it begins anew if the server hashes differently now."""
+    manifest = state.judged
+    if manifest is not None:
+        if snapshot.probe(manifest.seed) == manifest.probe:
+            return manifest.seed
+        state.begin_anew()
+    return secrets.randbits(63)
+
+
+class Step:
+    """One run, which turns a state into the next.
+
+    Attributes:
+        name: the name of its folder.
+    """
+
+    def __init__(self, state: State, rows: Rows, progress: Progress) -> None:
+        self._state, self._rows, self._progress = state, rows, progress
+        self._facts, self._spark = rows.facts, rows.facts.spark
+        self._heads = {name: self._head(name) for name in categories_of(self._facts.component)}
+        self._before = state.judged
+        last = state.manifest
+        self._run = 1 if last is None else last.run + 1
+        self.name = run_name(self._run)
+        self._seen = Seen()
+        if self._before is not None:
+            self._seen = seen_of(state.folder, self._before)
+        self._probe = self._facts.snapshot.probe(self._facts.seed)
+        self._closed, self._counts = Counts(), Counts()
+        self._summaries = [] if self._before is None else [*self._before.summaries]
+        self._with = judged_with(self._facts.snapshot, self._facts.component, progress)
+        head = self._seen.head
+        late, self._lacking = self._seen.compared(self._facts.snapshot)
+        archived = self._seen.unseen(self._facts.archived(head))
+        self._late = np.union1d(late, archived)
+        self._behind = [*self._facts.positions(head)]
+        self._number = len(self._late) + sum(map(len, self._behind))
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self._state.folder / self.name
+
+    def unchanged(self) -> tuple[Counts, DataFrame] | None:
+        """Return what the last run has counted and found, if nothing has happened since."""
+        before = self._before
+        if before is None or self._number or self._lacking or before.judged_with != self._with:
+            return None
+        findings = self._spark.read.parquet(str(self._state.folder / before.findings))
+        return counts_of(before.counts), findings
+
+    def _head(self, category: str) -> Head:
+        return Head(*self._facts.snapshot.head(category))
+
+    def judge(self) -> Judged:
+        """Read what is new, merge and judge."""
+        self._state.begin(self._run)
+        with having(self._spark, OF_FEW_ROWS) if self._is_few() else nullcontext():
+            return self._merged(self._new(), self._facts.passes())
+
+    def _is_few(self) -> bool:
+        """Whether few groups are judged: compiling code for them takes longer than doing it."""
+        if self._before is None:
+            return False
+        files = data_files.paths(self._state.folder / self._before.open)
+        unlisted: int = sum(pq.read_metadata(file).num_rows for file in files)
+        return self._number + unlisted <= _FEW
+
+    def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
+        summaries = [] if new is None else [new]
+        folded = None if passes is None else fold.fold(passes, self._facts.number)
+        was = Counts()
+        if self._before is not None:
+            groups = self._touched(new)
+            with having(self._spark, OF_MANY_ROWS):
+                known = computed(self._stored().join(groups, _GROUP, "left_semi"))
+            unlisted = self._open()
+            was = closed_counts(known.join(unlisted, _GROUP, "left_anti"))
+            self._closed = counts_of(self._before.closed)
+            summaries.append(known)
+            if folded is not None:
+                folded = folded.join(groups, _GROUP, "left_semi")
+        if new is not None:
+            self._summaries.append(f"{self.name}/{SUMMARIES}")
+        summaries += [] if folded is None else [folded]
+        merged = fold.merged(*summaries, parts=self._parts)
+        judged = judge(merged, self._rows, self._progress, lists=True)
+        judged.groups.write.parquet(str(self.folder / OPEN))
+        self._closed = added(added(self._closed, was, -1), judged.closed)
+        self._counts = added(self._closed, judged.others)
+        return Judged(self._closed, judged.others, judged.findings, judged.groups)
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts groups are divided that are merged."""
+        return parts_of(self._number) if self._before is not None else self._facts.number
+
+    def kept(self, findings: DataFrame) -> DataFrame:
+        """Write the rows of findings, and return them."""
+        place = str(self.folder / FINDINGS)
+        findings.write.parquet(place)
+        return self._spark.read.parquet(place)
+
+    def _new(self) -> DataFrame | None:
+        """Write the summaries of what is new, and note its positions; None if nothing is."""
+        head, late = self._seen.head, self._late
+        if not self._number and self._before is not None:
+            return None
+        facts = self._facts.all(after=dict.fromkeys(categories_of(self._facts.component), head))
+        if len(late):
+            table = pa.table({"position": pa.array(late, pa.int64())})
+            facts = facts.unionByName(self._facts.at(self._spark.createDataFrame(table)))
+        for positions in (late, *self._behind):
+            self._seen.add(positions)
+        place = self.folder / SUMMARIES
+        fold.fold(facts, self._parts).write.parquet(str(place))
+        if not [*data_files.data_files(place)]:
+            raise not_here(place)
+        return self._spark.read.parquet(str(place))
+
+    def _touched(self, new: DataFrame | None) -> DataFrame:
+        """Return the groups that are judged again."""
+        groups = self._open()
+        if new is not None:
+            groups = groups.unionByName(new.select(*_GROUP))
+        noted = marks(self._spark, self._progress)
+        marked = self._rows.marked(noted, self._progress)
+        groups = groups.unionByName(marked.selectExpr("true AS is_key", "grp"))
+        return computed(groups.distinct())
+
+    def _stored(self) -> DataFrame:
+        """Return the summaries of earlier runs."""
+        assert self._before is not None  # noqa: S101  there are earlier runs
+        places = [str(self._state.folder / name) for name in self._before.summaries]
+        return self._spark.read.parquet(*places)
+
+    def _open(self) -> DataFrame:
+        assert self._before is not None  # noqa: S101  there are earlier runs
+        return self._spark.read.parquet(str(self._state.folder / self._before.open))
+
+    def commit(self, lasting: LastingViolations | None = None) -> None:
+        """Make what was read and judged the state."""
+        self.merge_folders()
+        (self.folder / SEEN).mkdir(mode=0o700)
+        self._seen.store(self.folder / SEEN / "positions.parquet")
+        self._put(lasting)
+
+    def merge_folders(self) -> None:
+        """Merge the summaries of many runs into one folder."""
+        if len(self._summaries) > _FOLDERS:
+            places = [str(self._state.folder / name) for name in self._summaries]
+            merged = fold.merged(self._spark.read.parquet(*places), parts=self._facts.number)
+            merged.write.parquet(str(self.folder / MERGED))
+            self._summaries = [f"{self.name}/{MERGED}"]
+
+    def _put(self, lasting: LastingViolations | None) -> None:
+        last = self._state.manifest
+        self._state.put(
+            StateManifest(
+                run=self._run,
+                heads=self._heads,
+                seed=self._facts.seed,
+                probe=self._probe,
+                summaries=self._summaries,
+                closed=_stored(self._closed),
+                counts=_stored(self._counts),
+                judged_with=self._with,
+                store=self._facts.snapshot.store,
+                lasting=lasting or (None if last is None else last.lasting),
+            )
+        )
+
+
+def seen_of(folder: Path, manifest: StateManifest) -> Seen:
+    """Return the positions that a state has read."""
+    (path,) = data_files.paths(folder / manifest.seen)
+    return Seen.stored(path)
+
+
+def check(state: State, snapshot: Snapshot, *, is_archived: bool) -> None:
+    """Make sure that a state belongs to the store, which holds what has to be read again."""
+    manifest = state.manifest
+    if manifest is None:
+        return
+    heads = manifest.heads.items()
+    state.check(
+        {
+            name: head.message_id is None or snapshot.holds(head.position, head.message_id)
+            for name, head in heads
+        },
+        snapshot.store,
+    )
+    if state.judged is None and not is_archived:
+        _, lacking = seen_of(state.folder, manifest).compared(snapshot)
+        if lacking:
+            raise StateError(
+                f"The state in {state.folder} was judged when the component declared other keys, "
+                f"messages or handlers, so everything is read again, and the store lacks "
+                f"{lacking:,} of the messages that it has read; read their archive too, or name "
+                f"another folder"
+            )
+
+
+def judged_with(snapshot: Snapshot, component: Component, progress: Progress) -> str:
+    """Return a digest of how far consumers are, and of what they and people did."""
+    known = repr((progress, progress.given, snapshot.passes(component.name)))
+    return hashlib.sha256(known.encode()).hexdigest()
+
+
+def _stored(counts: Counts) -> dict[str, dict[str, int]]:
+    return {
+        str(code): {name: number for name, number in numbers.items() if number}
+        for code, numbers in counts.items()
+    }
+
+
+def counts_of(stored: Mapping[str, Mapping[str, int]]) -> Counts:
+    """Return counts as a manifest has them."""
+    return Counts({int(code): Counter(numbers) for code, numbers in stored.items()})

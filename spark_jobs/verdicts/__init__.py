@@ -1,0 +1,1 @@
+"""The verdicts on groups of messages: each rule once, from summaries to counts and findings."""

@@ -1,0 +1,77 @@
+"""What was counted, as the parts of a report."""
+
+from reservation.component import Component
+from reservation.declaration.table import declarations
+from spark_jobs.common.result import CommandCounts, EffectCounts, Events, SubscriptionCounts
+from spark_jobs.facts.codes import KINDS, Codes, Kind
+from spark_jobs.verdicts.verdicts import Counts
+
+_OF_COMMANDS = ("commands", "keys", "keyless", "duplicates", "conflicts", "corrected")
+_OF_PAIRS = ("conflict_mismatches", "reserved", "missing", "pending", "dead")
+_OF_EFFECTS = ("handled", "silent", "pending", "unhandled", "dead")
+_OF_SUBSCRIBED = ("handled", "passed", "pending", "unhandled", "dead")
+_OF_EVENTS = ("events", "causes", "effect_twice", "without_cause")
+
+
+class Results:
+    """The parts of a report, by what was counted."""
+
+    def __init__(self, component: Component, counts: Counts) -> None:
+        self._codes = Codes.of(component)
+        self._counts = counts
+
+    @property
+    def categories(self) -> list[CommandCounts]:
+        """What became of commands, for each pair of categories."""
+        component = self._codes.component
+        asking = (Kind.COMMAND, Kind.INITIATE)
+        return [
+            CommandCounts(
+                declarations(component).command_category,
+                pair,
+                initiates=pair == component.name,
+                **{name: self._sum(name, n, *asking) for name in (*_OF_COMMANDS, *_OF_PAIRS)},
+                multiple=self._sum("multiple", n, *asking, Kind.COPY, Kind.SILENT),
+                orphans=self._sum("orphan", n, Kind.COPY, Kind.SILENT),
+                wrong_type=self._sum("wrong-type", n, Kind.WRONG),
+            )
+            for n, pair in enumerate(self._codes.pairs)
+        ]
+
+    @property
+    def effects(self) -> list[EffectCounts]:
+        """What became of reserved commands, for each of their categories."""
+        kinds = (Kind.COPY, Kind.SILENT)
+        return [
+            EffectCounts(
+                category,
+                reserved=self._sum("messages", n, *kinds),
+                **{name: self._sum(name, n, *kinds) for name in _OF_EFFECTS},
+            )
+            for n, category in enumerate(self._codes.reserved)
+        ]
+
+    @property
+    def subscriptions(self) -> list[SubscriptionCounts]:
+        """What became of the messages of other categories."""
+        return [
+            SubscriptionCounts(
+                category,
+                subscribed=self._sum("messages", n, Kind.SUBSCRIBED),
+                **{name: self._sum(name, n, Kind.SUBSCRIBED) for name in _OF_SUBSCRIBED},
+            )
+            for n, category in enumerate(self._codes.subscribed)
+        ]
+
+    @property
+    def events(self) -> Events:
+        """The events of the component's entities."""
+        counted = self._counts.values()
+        return Events(
+            self._codes.component.name,
+            **{name: sum(of[name] for of in counted) for name in _OF_EVENTS},
+        )
+
+    def _sum(self, name: str, number: int, *kinds: Kind) -> int:
+        codes = (KINDS * number + kind for kind in kinds)
+        return sum(self._counts[code][name] for code in codes if code in self._counts)

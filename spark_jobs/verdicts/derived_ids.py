@@ -1,0 +1,71 @@
+"""Which events of one type and stream are one effect of their cause, by their ids.
+
+The framework derives the ids of events from their cause, their stream and their number among the
+events that the cause's handling writes to that stream (`followed_id` and `further_id` in
+`reservation.messages.message`). The number is never higher than the event's position in its stream,
+so ids are derived upwards until all that could be derived ones are found, each once.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from reservation.messages.message import followed_id, further_id
+from spark_jobs.facts.keys import ANY
+
+# So many siblings of an event may have been deleted before it.
+_DELETED = 1_000
+
+_SCHEMA = pa.schema([("grp", pa.int64()), ("position", pa.int64())])
+_VERSION = 14  # where a UUID as text has its version
+
+COLUMNS = ("grp", "position", "kind", "place", "id", "stream_name", "cause_id", "entity")
+
+
+def effects_again(events: DataFrame) -> DataFrame:
+    """Return those of events of one kind and cause that are another effect than the first.
+
+    The stream of the cause's entity is `ANY` where the code of today cannot tell it, and then any
+    id of version 5 counts as derived.
+    """
+    return (
+        events.select(*COLUMNS).groupBy("grp").applyInArrow(_again, "grp bigint, position bigint")
+    )
+
+
+def _again(table: pa.Table) -> pa.Table:
+    rows: list[dict[str, Any]] = table.sort_by(
+        [("kind", "ascending"), ("place", "ascending")]
+    ).to_pylist()
+    derived = set[str]()
+    for stream in {row["stream_name"] for row in rows}:
+        derived |= _derived(rows[0], stream, [row for row in rows if row["stream_name"] == stream])
+    found = [one for _, of in groupby(rows, itemgetter("kind")) for one in _of_kind(of, derived)]
+    return pa.Table.from_pylist(found, _SCHEMA)
+
+
+def _of_kind(
+    rows: Iterable[Mapping[str, Any]], derived: Collection[str]
+) -> Iterator[dict[str, int]]:
+    first, *others = rows
+    for row in others:
+        if not (first["id"] in derived and row["id"] in derived):
+            yield {"grp": row["grp"], "position": row["position"]}
+
+
+def _derived(cause: Mapping[str, Any], stream: str, events: list[dict[str, Any]]) -> set[str]:
+    """Return the ids of events of a stream that were derived from their cause."""
+    may_be = {row["id"]: row["place"] for row in events if row["id"][_VERSION] == "5"}
+    if cause["entity"] == ANY:
+        return {*may_be}
+    missing, number = dict(may_be), 0
+    while missing and number <= min(len(events) + _DELETED, max(missing.values())):
+        missing.pop(str(followed_id(cause["cause_id"], stream, number)), None)
+        if cause["entity"] is not None:
+            missing.pop(str(further_id(cause["cause_id"], cause["entity"], stream, number)), None)
+        number += 1
+    return may_be.keys() - missing.keys()

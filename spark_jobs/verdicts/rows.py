@@ -1,0 +1,236 @@
+"""The messages of groups whose summaries do not say everything, read again.
+
+These are keys whose commands do not all say the same, or that have several reservations, or marks
+of the consumers; and causes with several events of one kind, or that were not read.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.declaration.table import declarations
+from spark_jobs.common.caching import computed
+from spark_jobs.common.concurrency import run_concurrently
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.errors import StateError
+from spark_jobs.common.spark_sql import SparkQueries
+from spark_jobs.facts.codes import Codes
+from spark_jobs.facts.keys import entity_streams
+from spark_jobs.facts.reader import FOLDED, Facts
+from spark_jobs.snapshot.meaning import with_meaning
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.verdicts import marks
+from spark_jobs.verdicts.derived_ids import effects_again
+from spark_jobs.verdicts.meaning import PAIR, Lookup, Meanings
+
+_QUERIES = SparkQueries("spark_jobs.verdicts", "rows.sql")
+_ROWS = (*FOLDED, "place")
+
+# What is known of groups whose messages are read, by whether they are keys: how many there are, how
+# many are scattered, with messages elsewhere than their first and last ones, and how many larger.
+OPEN = ("number", "scattered", "larger")
+OpenGroups = dict[bool, Counter[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Reads and judges messages of groups.
+
+    Attributes:
+        facts: reads facts.
+        lookup: reads columns of messages.
+        comparison: compares messages by what they mean.
+    """
+
+    facts: Facts
+    lookup: Lookup
+    comparison: Meanings
+
+    @property
+    def codes(self) -> Codes:
+        """The codes of the messages."""
+        return Codes.of(self.facts.component)
+
+    def marked(self, noted: DataFrame, progress: Progress) -> DataFrame:
+        """Return the keys of messages that were recorded as conflicts, or corrected."""
+        at = [
+            *(at for one in progress.consumed.values() for at in one.conflicts),
+            *(of.global_position for of in progress.corrections),
+        ]
+        if not at:
+            return noted.select(F.col("position").alias("grp")).where("false")
+        positions = self._frame(at)
+        found = self.facts.at(positions).where("code % 16 IN (1, 2, 3, 4)")
+        return found.select(F.coalesce("key", "position").alias("grp")).distinct()
+
+    def judged(
+        self,
+        open_: DataFrame,
+        noted: DataFrame,
+        progress: Progress,
+        was_read: str,
+        kinds: OpenGroups,
+    ) -> tuple[DataFrame, list[DataFrame]]:
+        """Return the groups as their messages show them, and findings."""
+        work: list[Callable[[], tuple[DataFrame, list[DataFrame]]]] = []
+        if True in kinds:
+            of_keys = open_.where("is_key")
+            known = kinds[True]
+            work.append(partial(self._of_keys, of_keys, known, noted, progress, was_read))
+        if False in kinds:
+            work.append(partial(self._of_causes, open_.where("NOT is_key"), kinds[False]))
+        groups, findings = zip(*run_concurrently(work), strict=True)
+        return reduce(DataFrame.unionByName, groups), [one for of in findings for one in of]
+
+    def _of_keys(
+        self,
+        open_: DataFrame,
+        known: Counter[str],
+        noted: DataFrame,
+        progress: Progress,
+        was_read: str,
+    ) -> tuple[DataFrame, list[DataFrame]]:
+        """Return keys as their messages show them, and findings."""
+        declared = declarations(self.facts.component)
+        own = [*declared.own_categories, *([self.facts.component.name] * declared.own.initiates)]
+        facts = self._facts(open_, known, own)
+        if progress.corrections or any(one.conflicts for one in progress.consumed.values()):
+            facts = facts.unionByName(self.facts.at(noted.select("position"), _ROWS))
+            facts = facts.dropDuplicates(["position"])
+        found = self._found(facts, open_, noted, progress, was_read)
+        if known["larger"] and (some := _QUERIES("incomplete", {"found": found})).take(1):
+            scanned = self._scanned(open_.join(some, "grp", "left_semi"), own)
+            more = self._found(scanned, open_, noted, progress, was_read)
+            found = found.join(some, "grp", "left_anti").unionByName(more)
+        groups = _QUERIES("groups", {"found": found})
+        return groups, [_QUERIES("findings_of_keys", {"found": found})]
+
+    def _found(
+        self,
+        facts: DataFrame,
+        open_: DataFrame,
+        noted: DataFrame,
+        progress: Progress,
+        was_read: str,
+    ) -> DataFrame:
+        """Return the messages of keys, with what is found of them."""
+        rows = _QUERIES("of_keys", {"facts": facts, "open": open_, "marks": noted})
+        parts = {
+            "was_read": was_read,
+            "is_watched": marks.is_watched(self.codes, progress.consumed),
+        }
+        rows = self._with_meaning(rows, progress)
+        referred = computed(_QUERIES("referred", {"rows": rows}, **parts))
+        differing = _QUERIES("differing", {"referred": referred}).toDF(*PAIR)
+        if not differing.take(1):
+            nothing = self._frame([]).selectExpr("position", "position AS referred")
+            return _QUERIES("found", {"same": _same(referred, nothing)})
+        compared = self.comparison.compared(differing, self.lookup, progress.given)
+        alike = compared.where("same").select(*PAIR).toDF("position", "referred")
+        return computed(_QUERIES("found", {"same": _same(referred, alike)}))
+
+    def _with_meaning(self, rows: DataFrame, progress: Progress) -> DataFrame:
+        """Add what the messages say, the same of whatever a correction made the same."""
+        if not progress.corrections:
+            return rows.withColumns({"says": F.col("digest"), "is_reissue": F.lit(False)})
+        rows = computed(rows)
+        declared = declarations(self.facts.component)
+        categories = [declared.command_category, *declared.reservation_categories]
+        columns = ["global_position", "causation", "type", "version", "content"]
+        contents = self.lookup(_at(rows, "position"))(categories, columns)
+        meant = with_meaning(contents, progress.corrections).select(
+            F.col("global_position").alias("position"),
+            F.xxhash64("type", F.coalesce("version", F.lit("")), "meant").alias("says"),
+            F.col("is_reissue_of_corrected").alias("is_reissue"),
+        )
+        return rows.join(meant, "position", "left")
+
+    def _of_causes(
+        self, open_: DataFrame, known: Counter[str]
+    ) -> tuple[DataFrame, list[DataFrame]]:
+        """Return causes as their events show them, and findings."""
+        component = self.facts.component
+        categories = [name for name in categories_of(component) if name != component.name]
+        entity = F.concat(F.lit(f"{component.name}-"), "entity_id")
+        columns = [
+            "category",
+            "global_position",
+            "id",
+            "entity_id",
+            "type",
+            "version",
+            "entity_data",
+        ]
+        found = self.lookup(_at(open_, "grp"))(categories, columns)
+        if Declaration.of(component).decoded_entities:
+            of_code = ("category", "type", "version", "entity_data")
+            made = entity_streams(self.facts.app, self.facts.app_dir)(*of_code)
+            entity = F.coalesce(made, entity)
+        causes = computed(
+            found.select(
+                F.col("global_position").alias("position"),
+                F.col("id").alias("cause_id"),
+                entity.alias("entity"),
+            )
+        )
+        facts = self._facts(open_, known, [component.name])
+        events = computed(_QUERIES("followers", {"facts": facts, "open": open_}))
+        by_group = causes.withColumnRenamed("position", "grp")
+        again = _QUERIES("again", {"followers": events}).join(by_group, "grp")
+        ids = self.lookup(_at(again, "position"))(
+            [component.name], ["global_position", "id", "stream_name"]
+        ).withColumnRenamed("global_position", "position")
+        twice = computed(effects_again(again.join(ids, "position")))
+        lost = events.join(by_group, "grp", "left_anti")
+        groups = _QUERIES("causes", {"open": open_, "causes": causes, "twice": twice})
+        return groups, [
+            of.select(F.lit(name).alias("finding"), "position", "grp")
+            for name, of in (("effect-twice", twice), ("without-cause", lost))
+        ]
+
+    def _facts(self, open_: DataFrame, known: Counter[str], categories: Sequence[str]) -> DataFrame:
+        """Return the facts of groups: by their positions, or by a scan where there are more."""
+        asked = _QUERIES("positions", {"open": open_})
+        if self.facts.progress is None:
+            asked = computed(asked)
+        found = self.facts.at(asked, _ROWS)
+        if self.facts.progress is None:
+            found = computed(found)
+            require_all(asked.count() - found.count())
+        if not known["scattered"]:
+            return found
+        scattered = _QUERIES("scattered", {"open": open_})
+        return found.unionByName(self._scanned(scattered, categories)).dropDuplicates(["position"])
+
+    def _scanned(self, groups: DataFrame, categories: Sequence[str]) -> DataFrame:
+        """Return the facts of categories between the first and the last of some groups."""
+        (row,) = _QUERIES("range", {"open": groups}).collect()
+        after = dict.fromkeys(categories, row["first"] - 1)
+        until = dict.fromkeys(categories, row["last"])
+        return self.facts.between(after, until, _ROWS)
+
+    def _frame(self, positions: Sequence[int]) -> DataFrame:
+        table = pa.table({"position": pa.array(sorted({*positions}), pa.int64())})
+        return self.facts.spark.createDataFrame(table, "position bigint")
+
+
+def _same(referred: DataFrame, alike: DataFrame) -> DataFrame:
+    return _QUERIES("same", {"referred": referred, "alike": alike})
+
+
+def require_all(lacking: int) -> None:
+    """Make sure that no message that a state has read is missing, of those that are read again."""
+    if lacking:
+        raise StateError(
+            f"The store does not hold {lacking:,} messages any more that the state has read, and "
+            f"that must be judged again; read their archive too, or name another folder"
+        )
+
+
+def _at(rows: DataFrame, name: str) -> DataFrame:
+    return rows.select(F.col(name).alias("global_position"))

@@ -1,0 +1,99 @@
+-- In Spark's SQL: what is found of a group, from its summary and the consumers' positions.
+
+-- name: settled
+-- Groups of which the summary says everything; in others the messages themselves are looked at. All commands
+-- of such a key say the same.
+SELECT g.*,
+       g.asked AS same, 0L AS elsewhere, 0L AS mismatches, 0L AS twice, false AS is_corrected, false AS is_reissue,
+       m.grp IS NOT NULL
+         OR CASE
+              WHEN NOT is_key AND asked > 0 THEN most > 1
+              WHEN NOT is_key THEN followers > 0 AND g.grp > 0
+              WHEN answers % 16 = 8 THEN asked > 0 AND (
+                digests > 1 OR answered > 1 OR NOT coalesce(follows IN (first_asked, last_asked), false))
+              WHEN asks % 16 = 5 THEN false
+              -- The first command was discarded, and the consumer may have read a later one.
+              WHEN d.is_discarded AND answered = 0 AND asked > 1 THEN true
+              ELSE digests > 1 OR answered > 1 OR $keyless_too AND asked > 0 AND g.grp = first_asked
+            END AS is_open
+FROM {groups} g
+LEFT JOIN {marked} m ON g.is_key AND g.grp = m.grp
+LEFT JOIN {marks} d ON g.is_key AND d.position = g.first_asked
+
+-- name: judged
+-- The verdict of each group. Groups that need no attention are put together. The verdict of a closed group
+-- depends on nothing that consumers do.
+SELECT is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_listed THEN grp END AS grp,
+       count(*) AS number, sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
+       sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
+       sum(same) AS same, sum(greatest(same + elsewhere - 1, 0)) AS again, sum(mismatches) AS mismatches,
+       count_if(twice > 0) AS twice, count_if(is_corrected) AS corrected,
+       count_if(is_key AND answered > 1 AND answers % 16 IN (3, 4)) AS multiple,
+       count_if(NOT is_key AND asked > 0 AND followers > 0) AS causes,
+       max(asks) AS asks, max(answers) AS answers, max(cardinal) AS cardinal, max(follows) AS follows,
+       sum(followers) AS followers, sum(passes) AS passes, max(digests) AS digests, max(most) AS most,
+       max(asking) AS asking, max(fewest_asked) AS fewest_asked, max(other_first_asked) AS other_first_asked,
+       max(other_last_asked) AS other_last_asked, max(most_asked) AS most_asked, max(answering) AS answering,
+       max(other_first_answered) AS other_first_answered, max(other_last_answered) AS other_last_answered
+FROM (
+ SELECT *, $is_closed AS is_closed FROM (
+  SELECT *,
+         CASE
+           WHEN is_open THEN 'open'
+           WHEN is_key THEN
+             CASE
+               WHEN what = 5 THEN 'wrong-type'
+               WHEN asked = 0 AND answers % 16 = 8 THEN 'no command'
+               WHEN asked = 0 THEN CASE WHEN follows_corrected THEN 'no command' ELSE 'orphan' END
+               -- The consumer took its key from the correction.
+               WHEN is_keyless AND is_corrected AND NOT is_letter THEN 'reserved'
+               WHEN is_keyless AND is_reissue AND was_read AND NOT is_letter THEN 'duplicate'
+               WHEN answered > 0 THEN 'reserved'
+               WHEN is_letter THEN 'dead'
+               WHEN was_read THEN 'missing'
+               ELSE 'pending'
+             END
+           WHEN asked = 0 THEN CASE WHEN answered > 0 THEN 'without-cause' ELSE 'no message' END
+           WHEN what NOT IN (3, 4, 6) THEN 'cause'
+           WHEN followers > 0 THEN 'handled'
+           WHEN passes > 0 THEN 'passed'
+           WHEN is_letter THEN 'dead'
+           WHEN NOT was_read THEN 'pending'
+           WHEN what = 4 THEN 'silent'
+           ELSE 'unhandled'
+         END AS verdict
+  FROM (
+    SELECT g.*, coalesce(asks, answers) AS code, coalesce(asks, answers) % 16 AS what,
+           coalesce(g.is_key AND asks % 16 IN (1, 2) AND g.grp = first_asked, false) AS is_keyless,
+           coalesce(letter.is_letter, false) AS is_letter,
+           coalesce(cause.is_corrected, false) AS follows_corrected,
+           $was_read AS was_read
+    FROM {groups} g
+    LEFT JOIN {marks} letter ON letter.position = g.first_asked
+    LEFT JOIN {marks} cause ON g.is_key AND cause.position = g.follows
+  )
+ )
+)
+GROUP BY is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_listed THEN grp END
+
+-- name: counts
+-- What is counted, for each code; of open groups, only how many there are.
+SELECT is_key, is_open, is_closed, code, sum(number) AS number,
+       -- Open groups of which some messages are elsewhere than their first and last ones; and larger keys.
+       count_if(is_open AND CASE WHEN is_key THEN asking > 2 OR fewest_asked > 2 OR answered > 2
+                                 ELSE answering > 2 OR most > 2 END) AS scattered,
+       count_if(is_open AND is_key AND asked > 2) AS larger,
+       sum(CASE WHEN is_command THEN asked ELSE 0 END) AS commands,
+       sum(CASE WHEN is_command AND NOT is_keyless THEN number ELSE 0 END) AS keys,
+       sum(CASE WHEN is_keyless AND verdict <> 'duplicate' THEN number ELSE 0 END) AS keyless,
+       sum(CASE WHEN NOT is_command THEN 0 WHEN NOT is_keyless THEN again WHEN verdict = 'duplicate' THEN number ELSE 0 END)
+         AS duplicates,
+       sum(CASE WHEN is_command THEN asked - same ELSE 0 END) AS conflicts,
+       sum(CASE WHEN is_command THEN corrected ELSE 0 END) AS corrected,
+       sum(mismatches) AS conflict_mismatches, sum(multiple) AS multiple,
+       sum(CASE WHEN NOT is_key THEN answered ELSE 0 END) AS events, sum(causes) AS causes, sum(twice) AS effect_twice,
+       sum(CASE WHEN verdict = 'without-cause' THEN answered ELSE 0 END) AS without_cause,
+       sum(CASE WHEN NOT is_key AND code % 16 IN (3, 4, 6) THEN number ELSE 0 END) AS messages,
+       $verdicts
+FROM (SELECT *, is_key AND code % 16 IN (1, 2) AS is_command FROM {judged})
+GROUP BY is_key, is_open, is_closed, code

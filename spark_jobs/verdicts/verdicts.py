@@ -1,0 +1,181 @@
+"""Judge summaries: what is counted of them, and which messages need attention.
+
+The rules are in ``rules.sql``. Where a summary does not say everything, the group's messages are
+read again (`spark_jobs.verdicts.rows`), and the same rules are applied to what they say.
+"""
+
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from spark_jobs import fold
+from spark_jobs.common.caching import computed
+from spark_jobs.common.spark_sql import SparkQueries
+from spark_jobs.session.settings import OF_FEW_ROWS, having
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.verdicts import marks
+from spark_jobs.verdicts.rows import OPEN, OpenGroups, Rows
+
+_QUERIES = SparkQueries("spark_jobs.verdicts", "rules.sql")
+
+# The verdicts that are counted; those of which the group's message is a finding, with its place.
+_COUNTED = (
+    *("reserved", "dead", "missing", "pending", "orphan", "wrong-type"),
+    *("handled", "passed", "silent", "unhandled"),
+)
+_FOUND = {
+    "missing": "first_asked",
+    "orphan": "first_answered",
+    "wrong-type": "first_asked",
+    "unhandled": "first_asked",
+    "without-cause": "first_answered",
+}
+_IS_FOUND = f"verdict IN ({', '.join(map(repr, _FOUND))})"
+_IS_CLOSED = (
+    "NOT is_open AND NOT is_keyless AND (verdict IN ('reserved', 'handled', 'cause') "
+    "OR verdict = 'no command' AND answers % 16 = 8)"
+)
+_NAMES = ("is_key", "is_open", "is_closed", "code", "scattered", "larger")
+
+# What is counted, by code and name.
+Counts = dict[int, Counter[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found.
+
+    Attributes:
+        closed: what is counted of groups whose verdicts depend on nothing that consumers do, by the
+            codes of messages and the names of what is counted.
+        others: what is counted of the others.
+        findings: a row for each message that needs attention: ``finding``, ``position`` and the
+            group that it is counted in.
+        groups: the groups that are not closed, where they are asked for.
+    """
+
+    closed: Counts
+    others: Counts
+    findings: DataFrame
+    groups: DataFrame
+
+    @property
+    def counts(self) -> Counts:
+        """What is counted of all groups."""
+        return added(self.closed, self.others)
+
+
+def added(one: Counts, other: Counts, sign: int = 1) -> Counts:
+    """Return counts with others added to them, or taken off."""
+    found = {code: Counter(numbers) for code, numbers in one.items()}
+    for code, numbers in other.items():
+        for name, number in numbers.items():
+            found.setdefault(code, Counter())[name] += sign * number
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules, for one run.
+
+    Attributes:
+        marks: what the consumers did with single messages.
+        was_read: the SQL of whether the consumer has read a message.
+        lists: whether all groups that are not closed are listed.
+    """
+
+    marks: DataFrame
+    was_read: str
+    lists: bool
+
+    def judged(
+        self, groups: DataFrame, is_closed: str = _IS_CLOSED
+    ) -> tuple[DataFrame, Counts, Counts, OpenGroups]:
+        """Return judged groups, counts of closed ones and of others, and the kinds of open ones."""
+        found = computed(
+            _QUERIES(
+                "judged",
+                {"groups": groups, "marks": self.marks},
+                was_read=self.was_read,
+                is_closed=is_closed,
+                is_listed="NOT is_closed" if self.lists else f"is_open OR {_IS_FOUND}",
+            )
+        )
+        verdicts = ", ".join(
+            f"sum(CASE WHEN verdict = '{name}' THEN number ELSE 0 END) AS `{name}`"
+            for name in _COUNTED
+        )
+        closed, others, is_open = Counts(), Counts(), OpenGroups()
+        for row in _QUERIES("counts", {"judged": found}, verdicts=verdicts).collect():
+            values = row.asDict()
+            if values["is_open"]:
+                of = is_open.setdefault(values["is_key"], Counter())
+                of.update({name: values[name] for name in OPEN})
+                continue
+            counts = closed if values["is_closed"] else others
+            of = counts.setdefault(
+                _NOTHING if values["code"] is None else values["code"], Counter()
+            )
+            of.update({name: values[name] for name in values if name not in _NAMES})
+        return found, closed, others, is_open
+
+
+# So many groups are few: compiling code for what is done with them takes longer than doing it.
+_FEW = 20_000
+
+# In the place of the code of a group in which no message says what it is.
+_NOTHING = -1
+
+
+def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool = False) -> Judged:
+    """Judge the groups of summaries; list those that are not closed if that is asked for."""
+    noted = marks.marks(summaries.sparkSession, progress)
+    rules = _Rules(noted, marks.was_read(rows.codes, progress.consumed), lists)
+    settled = _QUERIES(
+        "settled",
+        {
+            "groups": fold.groups(summaries),
+            "marked": rows.marked(noted, progress),
+            "marks": noted,
+        },
+        keyless_too=str(bool(progress.corrections)).lower(),
+    )
+    first, closed, others, is_open = rules.judged(settled)
+    findings = [_findings(first)]
+    if is_open:
+        few = sum(of["number"] for of in is_open.values()) <= _FEW
+        with having(summaries.sparkSession, OF_FEW_ROWS) if few else nullcontext():
+            groups, found = rows.judged(
+                first.where("is_open"), noted, progress, rules.was_read, is_open
+            )
+            again, _, more, _ = rules.judged(groups, "false")
+        others = added(others, more)
+        findings += [_findings(again), *found]
+    unlisted = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
+    return Judged(closed, others, reduce(DataFrame.unionByName, findings), unlisted)
+
+
+def closed_counts(summaries: DataFrame) -> Counts:
+    """Return what is counted of those groups of summaries that are closed."""
+    spark = summaries.sparkSession
+    nothing = marks.marks(spark, Progress())
+    marked = nothing.selectExpr("position AS grp")
+    groups = fold.groups(summaries)
+    frames = {"groups": groups, "marked": marked, "marks": nothing}
+    settled = _QUERIES("settled", frames, keyless_too="false")
+    return _Rules(nothing, "false", lists=False).judged(settled)[1]
+
+
+def _findings(judged: DataFrame) -> DataFrame:
+    position = F.coalesce(
+        *(F.when(F.col("verdict") == name, F.col(at)) for name, at in _FOUND.items())
+    )
+    # Those of causes that are not there are found by their events.
+    is_here = ~((F.col("verdict") == "without-cause") & (F.col("grp") > 0))
+    return judged.where(F.expr(_IS_FOUND) & ~F.col("is_open") & is_here).select(
+        F.col("verdict").alias("finding"), position.alias("position"), "grp"
+    )
