@@ -129,7 +129,7 @@ class Projection:
             returned = projector(entity, event)
         except Exception as error:
             raise HandlerError(f"The projector of {message} raised {describe(error)}") from error
-        return self._projected(entity, returned, message)
+        return self._projected(entity, returned, lambda: message)
 
     def apply_encoded(self, entity: object, row: Row, cause: StoredMessage) -> object:
         """Apply an event that is going to be written, if its type has a projector.
@@ -154,9 +154,13 @@ class Projection:
             raise HandlerError(
                 f"The projector of what {cause} brings about raised {describe(error)}"
             ) from error
-        return self._projected(entity, returned, f"the {row.type} that {cause} brings about")
+        return self._projected(
+            entity, returned, lambda: f"the {row.type} that {cause} brings about"
+        )
 
-    def _projected(self, entity: object, returned: object, event: object) -> object:
+    def _projected(
+        self, entity: object, returned: object, described: Callable[[], object]
+    ) -> object:
         """Return the entity after a projector, which changed it or returned a new one."""
         class_: Any = type(entity)
         if returned is None:
@@ -169,7 +173,7 @@ class Projection:
         if never_changes(class_):
             instead = f"because a {name} cannot be changed"
         raise HandlerError(
-            f"The projector of {event} returned {_shown(returned)}; let it return the {name}, "
+            f"The projector of {described()} returned {_shown(returned)}; let it return the {name}, "
             f"{instead}"
         )
 
