@@ -40,6 +40,8 @@ def memory(bench: Bench) -> Iterator[Result]:
 
 def _sample(consumers: dict[str, Running]) -> dict[str, list[float]]:
     """Return the resident memory of each consumer, in MB, one sample after another."""
+    for consumer in consumers.values():
+        consumer.started()
     processes = {which: consumer.worker for which, consumer in consumers.items()}
     samples: dict[str, list[float]] = {which: [] for which in consumers}
     done = dict.fromkeys(consumers, 0)

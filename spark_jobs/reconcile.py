@@ -120,7 +120,7 @@ class Source:
         run, declared = self.run, declarations(self.run.component)
         place = app_dir(run)
         comparison = Meanings(
-            declared.command_category, declared.reservation_categories, run.app, place
+            declared.command_category, declared.reservation_categories, run.app, place, run.values
         )
         of = (self.spark, self.snapshot, run.component, run.app, place, seed, progress)
         facts = ArchivedFacts(*of, read) if isinstance(read, Union) else Facts(*of)

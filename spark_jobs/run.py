@@ -30,6 +30,8 @@ class Run:
         grace: how old a message must be to count as read, if no position is stored; with
             ``--follow``, how long a violation must persist before it is reported.
         details: whether to measure latency, volume and reissues too.
+        values: whether to tell the values of fields in which commands differ that are in conflict,
+            and not only the fields' names.
         findings: a new folder for every row that needs attention, as Parquet: that of this run in a
             table.
         state: the folder of what earlier runs have read; None to read everything.
@@ -46,6 +48,7 @@ class Run:
     database_url: str
     grace: timedelta = GRACE
     details: bool = False
+    values: bool = False
     findings: Path | None = None
     state: Path | None = None
     since: int | datetime | None = None

@@ -28,6 +28,12 @@ from spark_jobs.common.result import VIOLATIONS
     is_flag=True,
     help="Also measure latency, volume and reissues. --html always measures them.",
 )
+@click.option(
+    "--values",
+    is_flag=True,
+    help="Also tell the values of fields in which commands of one key differ, which are data of "
+    "messages; without it, only the fields' names.",
+)
 @file_option("--html", "Write the report as one self-contained HTML page.")
 @file_option("--junit", "Write the report as JUnit XML, for CI.")
 @file_option("--prometheus", "Write metrics for the textfile collector of node-exporter.")
@@ -108,6 +114,7 @@ def reconcile() -> None:
       reservation reconcile bank:account --json | jq '.categories[0].missing'
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
       reservation reconcile bank:account --findings findings --junit reconcile.xml
+      reservation reconcile bank:account --values --json | jq '.samples[].differences'
       reservation reconcile bank:account --since 36h
       reservation reconcile bank:account --state /var/lib/reservation/account
       reservation reconcile bank:account --follow --grace 2m --state /var/lib/reservation/account

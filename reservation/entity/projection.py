@@ -173,8 +173,8 @@ class Projection:
         if never_changes(class_):
             instead = f"because a {name} cannot be changed"
         raise HandlerError(
-            f"The projector of {described()} returned {_shown(returned)}; let it return the {name}, "
-            f"{instead}"
+            f"The projector of {described()} returned {_shown(returned)}; let it return the "
+            f"{name}, {instead}"
         )
 
 

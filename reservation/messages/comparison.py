@@ -4,7 +4,7 @@ Consumers compare commands of one key so, and Spark compares them again, with th
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -43,13 +43,16 @@ def same_content(one: object, other: object, volatile: Collection[str] = ()) -> 
     """
     if type(one) is not type(other) or not dataclasses.is_dataclass(one):
         return False
+    return next(differing_fields(one, other, volatile), None) is None
+
+
+def differing_fields(one: object, other: object, volatile: Collection[str] = ()) -> Iterator[str]:
+    """Give the names of the fields in which two instances of one dataclass differ."""
     # Any: the names of a class that is known only now.
     type_: Any = type(one)
-    return all(
-        _same(getattr(one, name), getattr(other, name))
-        for name in names_of(type_)
-        if name not in volatile
-    )
+    for name in names_of(type_):
+        if name not in volatile and not _same(getattr(one, name), getattr(other, name)):
+            yield name
 
 
 def same_json(one: str, other: str, volatile: Collection[str] = ()) -> bool:

@@ -245,6 +245,27 @@ class Reissues:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """What a command in conflict says otherwise than the message that its key stands for.
+
+    Attributes:
+        what: ``field``, ``type``, or ``unreadable`` if one of both cannot be decoded.
+        field: the name of the field, as in JSON; None if it is none.
+        command, first: what each of both says: the type, or the value as JSON if values were asked
+            for, cut after `LONGEST_VALUE` characters. None for a message that cannot be decoded.
+    """
+
+    what: str
+    field: str | None
+    command: str | None
+    first: str | None
+
+
+# Of the values of differing fields, in characters.
+LONGEST_VALUE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One message that needs attention.
 
@@ -255,6 +276,7 @@ class Finding:
             what they follow (None if they follow nothing) and their own.
         key_stream: the stream that the key names; None without a key.
         stream_name, position, global_position, type, message_id, time: of the message.
+        differences: of a conflict; empty for others.
     """
 
     id: str
@@ -268,6 +290,7 @@ class Finding:
     type: str
     message_id: str
     time: datetime
+    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.maintenance.finding_decisions import Decision
-from spark_jobs.common.result import AcceptedFinding, Finding
+from spark_jobs.common.result import AcceptedFinding, Difference, Finding
 from spark_jobs.common.timestamps import from_micros
 from spark_jobs.findings.described import FINDING
 
@@ -94,7 +94,9 @@ def divided(findings: DataFrame, decisions: Mapping[str, Decision]) -> Sorted:
 def finding_of(values: Mapping[str, Any]) -> Finding:  # Any: what the columns hold
     """Return a finding from a row, whose time is in microseconds."""
     wanted = {one.name: values[one.name] for one in fields(Finding)}
-    return Finding(**{**wanted, "time": from_micros(values["time"])})
+    differences = tuple(Difference(*one) for one in values["differences"] or ())
+    time = from_micros(values["time"])
+    return Finding(**{**wanted, "time": time, "differences": differences})
 
 
 def _accepted(finding: Finding, decisions: Mapping[str, Decision]) -> AcceptedFinding:

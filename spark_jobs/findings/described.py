@@ -23,6 +23,7 @@ FINDING = (
     "type",
     "message_id",
     "time",
+    "differences",
 )
 # The findings of messages that follow others, or that others should follow.
 OF_CAUSES = ("unhandled", "effect-twice", "without-cause")
@@ -80,6 +81,7 @@ def described(
             "type",
             F.col("id").alias("message_id"),
             "time",
+            "differences",
             F.col("grp").cast("string").alias("group"),
         )
     )

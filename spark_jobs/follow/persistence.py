@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.common.result import Finding
 from spark_jobs.common.timestamps import from_micros
+from spark_jobs.findings.accepted import finding_of
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.state.folder import LastingViolations
 
@@ -96,8 +97,7 @@ def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[Viol
     others = [name for name in names if name != "time"]
     for row in rows.select(*others, *micros).orderBy("global_position", "finding").collect():
         values = row.asDict()
-        since, time = from_micros(values.pop("since")), from_micros(values.pop("time"))
-        yield ViolationEvent(is_mended, now, since, Finding(**values, time=time))
+        yield ViolationEvent(is_mended, now, from_micros(values["since"]), finding_of(values))
 
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:

@@ -99,7 +99,9 @@ class Follower:
             source = Source.of(self._run, snapshot, self._spark)
             looked = _Looked(
                 snapshot.blocks(step.BLOCK, step.LAST),
-                step.judged_with(snapshot, self._run.component, source.progress),
+                step.judged_with(
+                    snapshot, self._run.component, source.progress, values=self._run.values
+                ),
                 sorted(snapshot.accepted()),
             )
             if not self._is_settled(looked, snapshot):

@@ -24,6 +24,7 @@ from spark_jobs.report.words import (
     EVENTS,
     STAGES,
     SUBSCRIPTIONS,
+    differences,
     duration,
     key,
     shown,
@@ -148,9 +149,11 @@ def _accepted(report: Report) -> Table:
 
 
 def _samples(report: Report) -> Table:
-    table = _table_of_findings(f"{len(report.findings)} of the rows that need attention")
+    title = f"{len(report.findings)} of the rows that need attention"
+    differ = ["differs in"] if any(one.differences for one in report.findings) else []
+    table = _table_of_findings(title, *differ)
     for finding in report.findings:
-        table.add_row(*_cells(finding))
+        table.add_row(*_cells(finding), *(Text(differences(finding)) for _ in differ))
     return table
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from reservation.messages import stream_name
 from reservation.messages.message import printable
-from spark_jobs.common.result import VIOLATIONS, Finding, Report
+from spark_jobs.common.result import VIOLATIONS, Difference, Finding, Report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
@@ -259,6 +259,25 @@ def since(position: int) -> str:
         f"This report covers the messages from global position {position:,} on, and older ones "
         f"with the same keys or causes, but no older commands that were not reserved."
     )
+
+
+# So much of a value is shown where space is short, in characters.
+_SHOWN = 40
+
+
+def differences(finding: Finding) -> str:
+    """Return in what a command in conflict differs from the first one of its key."""
+    return "; ".join(map(_difference, finding.differences))
+
+
+def _difference(one: Difference) -> str:
+    if one.what == "unreadable":
+        return "one cannot be decoded"
+    name = shown(one.field) if one.field is not None else "the type"
+    if one.command is None and one.first is None:
+        return name
+    command, first = (shortened(shown(text), _SHOWN) for text in (one.command, one.first))
+    return f"{name}: {command}, first {first}"
 
 
 def key(finding: Finding) -> str:

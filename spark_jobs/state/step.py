@@ -88,7 +88,9 @@ class Step:
         self._probe = self._facts.snapshot.probe(self._facts.seed)
         self._closed, self._counts = Counts(), Counts()
         self._summaries = [] if self._before is None else [*self._before.summaries]
-        self._with = judged_with(self._facts.snapshot, self._facts.component, progress)
+        self._with = judged_with(
+            self._facts.snapshot, self._facts.component, progress, values=rows.comparison.values
+        )
         head = self._seen.head
         late, self._lacking = self._seen.compared(self._facts.snapshot)
         archived = self._seen.unseen(self._facts.archived(head))
@@ -261,9 +263,11 @@ def check(state: State, snapshot: Snapshot, *, is_archived: bool) -> None:
             )
 
 
-def judged_with(snapshot: Snapshot, component: Component, progress: Progress) -> str:
-    """Return a digest of how far consumers are, and of what they and people did."""
-    known = repr((progress, progress.given, snapshot.passes(component.name)))
+def judged_with(
+    snapshot: Snapshot, component: Component, progress: Progress, *, values: bool
+) -> str:
+    """Return a digest of how far consumers are, of what they and people did, and what is told."""
+    known = repr((progress, progress.given, snapshot.passes(component.name), values))
     return hashlib.sha256(known.encode()).hexdigest()
 
 

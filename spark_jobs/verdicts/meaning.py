@@ -5,13 +5,17 @@ shape, or without a field that has a default. The messages of such pairs are rea
 which nothing else is, and compared by the code of the component on Spark's workers, as the
 consumers do it. What cannot be decoded stays different. Where the letter of a command was given
 other data, what means the same as one of its two contents is a reissue of it.
+
+Of those that differ it is told in what: the names of fields, and their values if these are asked
+for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
@@ -19,8 +23,10 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
-from reservation.messages.comparison import same_meaning
+from reservation.messages.comparison import differing_fields
 from reservation.messages.message import StoredMessage
+from reservation.serialization import codec
+from spark_jobs.common.result import LONGEST_VALUE, Difference
 from spark_jobs.facts.keys import loaded, stored
 
 # A message, and the one that it is compared with.
@@ -29,6 +35,12 @@ PAIR = ("global_position", "compared_with")
 # Reads columns of the messages of some categories, at the positions in the column
 # ``global_position`` of a DataFrame.
 Lookup = Callable[[DataFrame], Callable[[Sequence[str], Sequence[str]], DataFrame]]
+
+# The differences of a pair, in Spark's SQL.
+DIFFERENCES = "array<struct<what: string, field: string, command: string, first: string>>"
+_DIFFERENCES = pa.list_(pa.struct([(one.name, pa.string()) for one in fields(Difference)]))
+
+_UNREADABLE = Difference("unreadable", None, None, None)
 
 # What the decoding of a message depends on.
 _DECODED = ("type", "version", "data")
@@ -43,15 +55,17 @@ class Meanings:
         copies: the categories of their copies.
         app, app_dir: the app path by which Spark's workers find the component, and its folder; None
             where its modules were sent to them.
+        values: whether to tell the values of fields that differ, and not only their names.
     """
 
     commands: str
     copies: Sequence[str]
     app: str
     app_dir: Path | None
+    values: bool = False
 
     def compared(self, pairs: DataFrame, lookup: Lookup, given: Mapping[int, str]) -> DataFrame:
-        """Return pairs with ``same``, whether both mean the same."""
+        """Return pairs with their ``differences``; those that mean the same have none."""
         both = F.explode(F.array(*PAIR)).alias("global_position")
         positions = pairs.select(both).distinct()
         found = lookup(positions)(
@@ -66,10 +80,10 @@ class Meanings:
             )
             pairs = pairs.join(message, name, "left")
         values = [F.col(f"{role}.{name}") for role in ("command", "first") for name in columns]
-        function = _same(self.app, self.app_dir)
+        function = _compared(self.app, self.app_dir, values=self.values)
         # The stub asks for the kind of function, which Spark infers.
-        compare = arrow_udf(function, "boolean")  # type: ignore[call-overload]
-        return pairs.select(*PAIR, compare(*values).alias("same"))
+        compare = arrow_udf(function, DIFFERENCES)  # type: ignore[call-overload]
+        return pairs.select(*PAIR, compare(*values).alias("differences"))
 
     def _with_contents(
         self, messages: DataFrame, lookup: Lookup, given: Mapping[int, str]
@@ -95,25 +109,28 @@ class Meanings:
         return messages.join(of_messages, "global_position", "left")
 
 
-def _same(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
-    def same(*columns: pa.Array) -> pa.Array:
+def _compared(app: str, app_dir: Path | None, *, values: bool) -> Callable[..., pa.Array]:
+    def compared(*columns: pa.Array) -> pa.Array:
         half = len(columns) // 2
         commands, firsts = (
             zip(*(column.to_pylist() for column in part), strict=True)
             for part in (columns[:half], columns[half:])
         )
-        return pa.array(
-            [
-                any(
-                    means_same(loaded(app, app_dir), one, other)
-                    for one, other in product(_contents(*command), _contents(*first))
-                )
-                for command, first in zip(commands, firsts, strict=True)
-            ],
-            pa.bool_(),
+        component = loaded(app, app_dir)
+        found = (
+            min(
+                (
+                    differences(component, *pair, values=values)
+                    for pair in product(_contents(*command), _contents(*first))
+                ),
+                key=len,
+                default=[_UNREADABLE],
+            )
+            for command, first in zip(commands, firsts, strict=True)
         )
+        return pa.array([[asdict(one) for one in of] for of in found], _DIFFERENCES)
 
-    return same
+    return compared
 
 
 def _contents(
@@ -130,16 +147,35 @@ def _contents(
             yield stored(type_, version, content)
 
 
-def means_same(component: Component, command: StoredMessage, first: StoredMessage) -> bool:
-    """Return whether a command means the same as the first one of its key."""
+def differences(
+    component: Component, command: StoredMessage, first: StoredMessage, *, values: bool
+) -> list[Difference]:
+    """Return in what a command differs from the first one of its key, as the consumers see both."""
     declared = declarations(component)
     try:
-        one, decode = (
-            declared.own[command.type],
-            declared.types.decode,
-        )
-        return same_meaning(one.names, one.ignoring, command, first, decode)
+        own = declared.own[command.type]
+        if first.type not in own.names:
+            return [Difference("type", None, command.type, first.type)]
+        one, other = declared.types.decode(command), declared.types.decode(first)
+        names = list(differing_fields(one, other, own.ignoring))
+        if not values:
+            return [Difference("field", codec.camel_case(name), None, None) for name in names]
+        left, right = _values(one), _values(other)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  a class can raise anything
-        return False
+        return [_UNREADABLE]
+    return [
+        Difference("field", name, left.get(name), right.get(name))
+        for name in map(codec.camel_case, names)
+    ]
+
+
+def _values(message: object) -> dict[str, str]:
+    """Return the values of a message's fields as JSON, by their names there."""
+    read = msgspec.json.decode(codec.encode(message), type=dict[str, msgspec.Raw])
+    return {name: _cut(bytes(value).decode()) for name, value in read.items()}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -26,7 +26,7 @@ from spark_jobs.snapshot.meaning import with_meaning
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import marks
 from spark_jobs.verdicts.derived_ids import effects_again
-from spark_jobs.verdicts.meaning import PAIR, Lookup, Meanings
+from spark_jobs.verdicts.meaning import DIFFERENCES, PAIR, Lookup, Meanings
 
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rows.sql")
 _ROWS = (*FOLDED, "place")
@@ -128,11 +128,12 @@ class Rows:
         referred = computed(_QUERIES("referred", {"rows": rows}, **parts))
         differing = _QUERIES("differing", {"referred": referred}).toDF(*PAIR)
         if not differing.take(1):
-            nothing = self._frame([]).selectExpr("position", "position AS referred")
+            none = f"cast(NULL AS {DIFFERENCES}) AS differences"
+            nothing = self._frame([]).selectExpr("position", "position AS referred", none)
             return _QUERIES("found", {"same": _same(referred, nothing)})
         compared = self.comparison.compared(differing, self.lookup, progress.given)
-        alike = compared.where("same").select(*PAIR).toDF("position", "referred")
-        return computed(_QUERIES("found", {"same": _same(referred, alike)}))
+        compared = compared.toDF("position", "referred", "differences")
+        return computed(_QUERIES("found", {"same": _same(referred, compared)}))
 
     def _with_meaning(self, rows: DataFrame, progress: Progress) -> DataFrame:
         """Add what the messages say, the same of whatever a correction made the same."""
@@ -219,8 +220,8 @@ class Rows:
         return self.facts.spark.createDataFrame(table, "position bigint")
 
 
-def _same(referred: DataFrame, alike: DataFrame) -> DataFrame:
-    return _QUERIES("same", {"referred": referred, "alike": alike})
+def _same(referred: DataFrame, compared: DataFrame) -> DataFrame:
+    return _QUERIES("same", {"referred": referred, "compared": compared})
 
 
 def require_all(lacking: int) -> None:

@@ -56,9 +56,9 @@ FROM (
 SELECT DISTINCT position, referred FROM {referred} WHERE is_command AND NOT coalesce(says = meant, false)
 
 -- name: same
-SELECT r.*, coalesce(r.says = r.meant, false) OR a.position IS NOT NULL AS same
+SELECT r.*, coalesce(r.says = r.meant, false) OR coalesce(size(c.differences) = 0, false) AS same, c.differences
 FROM {referred} r
-LEFT JOIN {alike} a ON a.position = r.position AND a.referred = r.referred
+LEFT JOIN {compared} c ON c.position = r.position AND c.referred = r.referred
 
 -- name: found
 -- The findings of messages, beside those of their groups.
@@ -100,9 +100,12 @@ GROUP BY grp
 
 -- name: findings_of_keys
 SELECT inline(array_compact(array(
-         CASE WHEN is_conflict THEN named_struct('finding', 'conflict', 'position', position, 'grp', grp) END,
-         CASE WHEN is_mismatch THEN named_struct('finding', 'conflict-mismatch', 'position', position, 'grp', grp) END,
-         CASE WHEN what IN (3, 4) AND nth > 1 THEN named_struct('finding', 'multiple', 'position', position, 'grp', grp) END)))
+         CASE WHEN is_conflict THEN named_struct('finding', 'conflict', 'position', position, 'grp', grp,
+                                                 'differences', differences) END,
+         CASE WHEN is_mismatch THEN named_struct('finding', 'conflict-mismatch', 'position', position, 'grp', grp,
+                                                 'differences', NULL) END,
+         CASE WHEN what IN (3, 4) AND nth > 1 THEN named_struct('finding', 'multiple', 'position', position, 'grp', grp,
+                                                                'differences', NULL) END)))
 FROM {found}
 
 -- name: followers

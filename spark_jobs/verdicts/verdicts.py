@@ -18,6 +18,7 @@ from spark_jobs.common.spark_sql import SparkQueries
 from spark_jobs.session.settings import OF_FEW_ROWS, having
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import marks
+from spark_jobs.verdicts.meaning import DIFFERENCES
 from spark_jobs.verdicts.rows import OPEN, OpenGroups, Rows
 
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rules.sql")
@@ -53,8 +54,8 @@ class Judged:
         closed: what is counted of groups whose verdicts depend on nothing that consumers do, by the
             codes of messages and the names of what is counted.
         others: what is counted of the others.
-        findings: a row for each message that needs attention: ``finding``, ``position`` and the
-            group that it is counted in.
+        findings: a row for each message that needs attention: ``finding``, ``position``, the group
+            that it is counted in, and the ``differences`` of a conflict.
         groups: the groups that are not closed, where they are asked for.
     """
 
@@ -156,7 +157,7 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
         others = added(others, more)
         findings += [_findings(again), *found]
     unlisted = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
-    return Judged(closed, others, reduce(DataFrame.unionByName, findings), unlisted)
+    return Judged(closed, others, reduce(_added, findings), unlisted)
 
 
 def closed_counts(summaries: DataFrame) -> Counts:
@@ -170,6 +171,11 @@ def closed_counts(summaries: DataFrame) -> Counts:
     return _Rules(nothing, "false", lists=False).judged(settled)[1]
 
 
+def _added(findings: DataFrame, others: DataFrame) -> DataFrame:
+    """Return findings of both; only those of keys have differences."""
+    return findings.unionByName(others, allowMissingColumns=True)
+
+
 def _findings(judged: DataFrame) -> DataFrame:
     position = F.coalesce(
         *(F.when(F.col("verdict") == name, F.col(at)) for name, at in _FOUND.items())
@@ -177,5 +183,8 @@ def _findings(judged: DataFrame) -> DataFrame:
     # Those of causes that are not there are found by their events.
     is_here = ~((F.col("verdict") == "without-cause") & (F.col("grp") > 0))
     return judged.where(F.expr(_IS_FOUND) & ~F.col("is_open") & is_here).select(
-        F.col("verdict").alias("finding"), position.alias("position"), "grp"
+        F.col("verdict").alias("finding"),
+        position.alias("position"),
+        "grp",
+        F.lit(None).cast(DIFFERENCES).alias("differences"),
     )

@@ -2,19 +2,27 @@
 
 import json
 import random
+from functools import partial
 from operator import attrgetter
 
 import pytest
+from pyarrow.parquet import read_table
 
 from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.result import Difference
 from spark_jobs.facts.content import digest
+from spark_jobs.facts.keys import stored
 from spark_jobs.source.columns import CategoryQuery
+from spark_jobs.verdicts import meaning
 from tests.apps import shops
 from tests.apps.bank import drain
 from tests.apps.changing import raw
-from tests.apps.shops import PAIRS, SENT, new
+from tests.apps.shops import PAIRS, SENT, new, old
 from tests.spark.builders import ROOT
 from tests.spark.keyed import sending
+
+EUR, USD = '"EUR"', '"USD"'
+DIFFERENCE = ("what", "field", "command", "first")
 
 
 @pytest.fixture
@@ -53,6 +61,72 @@ def test_the_consumers_and_spark_take_the_same_for_conflicts(connection, judged,
     counts = judged(attrgetter(how)(shops.shops), f"tests.apps.shops:shops.{how}")
     assert counts["conflicts"] >= 5
     assert counts["duplicates"] >= 5
+
+
+def as_message(type_, data, version):
+    """Return a message with what its decoding depends on."""
+    return stored(type_, None if version is None else json.dumps(version), json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("command", "first", "differences"),
+    [
+        (new(), new(sent="now", note="x"), []),
+        (old(), new(), []),
+        (new(price=6, currency="USD"), new(), [("price", "6", "1.5"), ("currency", USD, EUR)]),
+        (old(cents=151), new(), [("price", "1.51", "1.5")]),
+        (new(buyId="x" * 2_000), new(), [("buyId", f'"{"x" * 999}…', '"a"')]),
+    ],
+)
+def test_the_fields_are_named_in_which_two_messages_differ(command, first, differences):
+    """As the class reads them today, with their values only where these are asked for."""
+    pair = as_message(*command), as_message(*first)
+    for values in (True, False):
+        found = meaning.differences(shops.shops.into, *pair, values=values)
+        shown = [one if values else (one[0], None, None) for one in differences]
+        assert found == [Difference("field", *one) for one in shown]
+
+
+def test_what_is_no_field_is_told_too():
+    """Another type, and what cannot be decoded, which is never shown."""
+    buy, secret = as_message(*new()), as_message(*new(price="secret"))
+    refund = as_message("Refund", {"shopId": "1"}, None)
+    found = partial(meaning.differences, shops.shops.into, values=True)
+    assert found(buy, refund) == [Difference("type", None, "Buy", "Refund")]
+    unreadable = [Difference("unreadable", None, None, None)]
+    assert found(buy, secret) == found(secret, buy) == found(secret, secret) == unreadable
+
+
+def test_each_output_names_the_fields_that_differ(connection, command, judged, tmp_path):
+    """And none has their values unless these are asked for, also with a state."""
+    for message in (new(price=5), new(price=61234), new(buyId="b")):
+        raw(connection, SENT, *message)
+    judged(shops.shops.into, "tests.apps.shops:shops.into")
+    connection.execute(
+        """UPDATE message_store.messages SET data = data || '{"price": "secret"}'
+        WHERE stream_name = 'shopTransaction-b'"""
+    )
+    html, junit, findings, state = (tmp_path / name for name in ("h.html", "j.xml", "f", "state"))
+    paths = ("--html", html, "--junit", junit, "--findings", findings, "--state", state)
+    of = ("reconcile", "tests.apps.shops:shops.into", "--app-dir", ROOT, "--fail-on", "missing")
+    for values in ((), ("--values",)):
+        told = ("61234", "5") if values else (None, None)
+        differ = [
+            [dict(zip(DIFFERENCE, ("field", "price", *told), strict=True))],
+            [dict(zip(DIFFERENCE, ("unreadable", None, None, None), strict=True))],
+        ]
+        done = command(*map(str, (*of, *values, *paths, "--json")))
+        samples = json.loads(done.stdout)["samples"]
+        assert [of["differences"] for of in samples if of["finding"] == "conflict"] == differ
+        shown = command(*map(str, (*of, *values))).stdout
+        (run,) = sorted(findings.iterdir())[-1:]
+        rows = read_table(run).sort_by("global_position").to_pylist()
+        assert [row["differences"] for row in rows if row["finding"] == "conflict"] == differ
+        for text in (shown, html.read_text(), junit.read_text()):
+            assert "price" in text
+            assert "one cannot be decoded" in " ".join(text.split())
+            assert ("61234" in text) is bool(values)
+            assert "secret" not in text
 
 
 def pairs_of_values(distance, *, swaps):

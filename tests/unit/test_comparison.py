@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reservation.messages.comparison import same_content
+from reservation.messages.comparison import differing_fields, same_content
 
 
 @dataclass
@@ -55,3 +55,10 @@ def test_contents_are_compared_field_by_field(one, other, same):
     """By value, and without what may differ."""
     assert same_content(one, other, ["when"]) is same
     assert same_content(other, one, ["when"]) is same
+
+
+def test_the_fields_that_differ_are_named():
+    """In the order of the class, without what may differ."""
+    one, other = Order([Line("a")], total=Decimal(1), when="now"), Order(note=1)
+    assert [*differing_fields(one, other, ["when"])] == ["lines", "total", "note"]
+    assert [*differing_fields(one, one)] == []

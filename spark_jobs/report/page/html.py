@@ -41,6 +41,11 @@ class FindingRows:
     rows: Sequence[Finding]
     query: str
 
+    @property
+    def differ(self) -> bool:
+        """Whether it is known in what they differ from others."""
+        return any(row.differences for row in self.rows)
+
 
 def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a report, and the thresholds that it exceeds, as a page."""
@@ -166,6 +171,7 @@ def _environment() -> Environment:
     environment.filters.update(
         number=lambda count: f"{count:,}",
         shown=words.shown,
+        differences=words.differences,
         at=words.at,
         duration=words.duration,
         key=words.key,
