@@ -234,6 +234,9 @@ class Reissues:
         longest_span: the longest time from the first to the last send of one key, which any window
             of retention that starts with the first has to exceed; None if nothing was sent again.
         longest_span_key: the stream that this key names.
+        untimed: how many commands have a time outside of the years 1 to 9999; they count in no
+            latency, volume, gap or burst.
+        first_untimed: the global position of the first of them; None if there is none.
     """
 
     senders: Sequence[Sender]
@@ -242,6 +245,8 @@ class Reissues:
     bursts: Sequence[Burst]
     longest_span: timedelta | None = None
     longest_span_key: str | None = None
+    untimed: int = 0
+    first_untimed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +280,8 @@ class Finding:
         command_category, reservation_category: where it was found; for events, the category of
             what they follow (None if they follow nothing) and their own.
         key_stream: the stream that the key names; None without a key.
-        stream_name, position, global_position, type, message_id, time: of the message.
+        stream_name, position, global_position, type, message_id: of the message.
+        time: of the message; None if it is outside of the years 1 to 9999.
         differences: of a conflict; empty for others.
     """
 
@@ -289,7 +295,7 @@ class Finding:
     global_position: int
     type: str
     message_id: str
-    time: datetime
+    time: datetime | None
     differences: tuple[Difference, ...] = ()
 
 

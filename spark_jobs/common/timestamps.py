@@ -9,6 +9,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR = 3_600_000_000
 
 
+# What the source gives of a time outside of the years 1 to 9999, which Python does not have.
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+
+
+def readable(time: str) -> Column:
+    """Return a column of timestamps without those outside of the years 1 to 9999."""
+    first, last = ((one - _EPOCH) // timedelta(microseconds=1) for one in (_FIRST, _LAST))
+    return F.when(~F.unix_micros(time).isin(first, last), F.col(time))
+
+
 def hours_since_epoch(time: str) -> Column:
     """Return the hour of a column of timestamps, in whole hours since 1970 in UTC."""
     return F.floor(F.unix_micros(time) / _HOUR)

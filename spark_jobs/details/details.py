@@ -11,6 +11,7 @@ from reservation.component import Component
 from reservation.declaration.table import declarations
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import Report
+from spark_jobs.common.timestamps import readable
 from spark_jobs.details import latency, reissues
 from spark_jobs.facts.keys import with_function_keys
 
@@ -34,11 +35,15 @@ def detailed(
     sent = with_function_keys(
         read([declared.command_category], [*_MADE, *of_code]), declaration, app, app_dir
     ).where(F.col("key_category").isNotNull())
-    own = sent.withColumn("type", _own_name(F.col("type"), declaration))
+    own = sent.withColumns(
+        {"type": _own_name(F.col("type"), declaration), "time": readable("time")}
+    )
     commands = reissues.marked(own, findings)
-    follow = ["global_position", "time", "causation"]
-    copies = read(declared.reservation_categories, follow)
-    durations = latency.durations(commands, copies, read([component.name], follow))
+    copies, events = (
+        read(names, ["global_position", "time", "causation"]).withColumn("time", readable("time"))
+        for names in (declared.reservation_categories, [component.name])
+    )
+    durations = latency.durations(commands, copies, events)
     measured = latency.latencies(durations)
     return dataclasses.replace(
         report,

@@ -70,7 +70,11 @@ def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -
         F.coalesce("type", F.lit("")).alias("type"),
         F.col("time").alias("sent"),
     )
-    return sent.join(by_command, "command").select("type", "sent", "reserved", "handled")
+    return (
+        sent.where("sent IS NOT NULL")
+        .join(by_command, "command")
+        .select("type", "sent", "reserved", "handled")
+    )
 
 
 def latencies(durations: DataFrame) -> list[Latency]:
@@ -231,6 +235,6 @@ def _by_hour(commands: DataFrame) -> DataFrame:
             F.sum(F.when(of_hour, F.col("keyed"))).alias("keyed"),
             F.count(F.when(first, 1)).alias("firsts"),
         )
-        .where(F.col("hour").isNotNull())  # of keys that have nothing but conflicts
+        .where(F.col("hour").isNotNull())  # of keys that have nothing but conflicts, or no times
         .select("hour", "commands", (F.col("keyed") - F.col("firsts")).alias("duplicates"))
     )

@@ -50,6 +50,8 @@ def reissues(commands: DataFrame) -> Reissues:
         bursts=bursts[:BURSTS],
         longest_span=None if widest is None else _gap(widest["span"]),
         longest_span_key=None if widest is None else widest["key_stream"],
+        untimed=found["untimed"] or 0,
+        first_untimed=found["first_untimed"],
     )
 
 
@@ -104,6 +106,8 @@ def _by_sender(sends: DataFrame) -> DataFrame:
         F.max(F.when(is_again, F.struct("gap", "key_stream"))).alias("longest"),
         F.max(F.when(is_again, F.struct("span", "key_stream"))).alias("widest"),
         F.max(F.when(is_burst, F.col("sends")).otherwise(0)).alias("largest_burst"),
+        _count(F.col("time").isNull()).alias("untimed"),
+        F.min(F.when(F.col("time").isNull(), F.col("global_position"))).alias("first_untimed"),
         F.max_by(ended, ended, BURSTS).alias("bursts"),
     )
 
@@ -119,6 +123,8 @@ def _of_all(senders: DataFrame) -> DataFrame:
         F.max_by(sender, sender, SENDERS).alias("senders"),
         F.max("longest").alias("longest"),
         F.max("widest").alias("widest"),
+        F.sum("untimed").alias("untimed"),
+        F.min("first_untimed").alias("first_untimed"),
         F.max_by("bursts", F.get("bursts", F.lit(0)), BURSTS).alias("bursts"),
     )
 

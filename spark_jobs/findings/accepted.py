@@ -95,7 +95,7 @@ def finding_of(values: Mapping[str, Any]) -> Finding:  # Any: what the columns h
     """Return a finding from a row, whose time is in microseconds."""
     wanted = {one.name: values[one.name] for one in fields(Finding)}
     differences = tuple(Difference(*one) for one in values["differences"] or ())
-    time = from_micros(values["time"])
+    time = None if values["time"] is None else from_micros(values["time"])
     return Finding(**{**wanted, "time": time, "differences": differences})
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.timestamps import readable
 from spark_jobs.facts.keys import reserved_key, with_function_keys
 from spark_jobs.verdicts.meaning import Lookup
 
@@ -80,7 +81,7 @@ def described(
             "global_position",
             "type",
             F.col("id").alias("message_id"),
-            "time",
+            readable("time").alias("time"),
             "differences",
             F.col("grp").cast("string").alias("group"),
         )

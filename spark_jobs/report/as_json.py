@@ -77,6 +77,8 @@ def _reissues(one: Reissues) -> dict[str, Any]:
         "bursts": [as_object(burst) for burst in one.bursts],
         "longestSpanSeconds": _value(one.longest_span),
         "longestSpanKey": one.longest_span_key,
+        "untimed": one.untimed,
+        "firstUntimed": one.first_untimed,
     }
 
 

@@ -29,6 +29,7 @@ from spark_jobs.report.words import (
     key,
     shown,
     since,
+    untimed,
 )
 
 
@@ -59,6 +60,8 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
         parts.append(_latency(latency))
     if report.reissues is not None:
         parts.append(_reissues(report.reissues))
+        if report.reissues.untimed:
+            parts.append(Text(untimed(report.reissues), style="bold yellow"))
     if report.findings:
         parts.append(_samples(report))
     if report.accepted:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from reservation.messages import stream_name
 from reservation.messages.message import printable
-from spark_jobs.common.result import VIOLATIONS, Difference, Finding, Report
+from spark_jobs.common.result import VIOLATIONS, Difference, Finding, Reissues, Report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
@@ -291,9 +291,20 @@ def shortened(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def at(time: datetime) -> str:
-    """Return a time to the second."""
-    return f"{time:%Y-%m-%d %H:%M:%S}"
+def at(time: datetime | None) -> str:
+    """Return a time to the second; a dash for one that cannot be read."""
+    return shown(None) if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def untimed(reissues: Reissues) -> str:
+    """Return what a report says of commands whose time cannot be read."""
+    times = "has a time" if reissues.untimed == 1 else "have times"
+    counts = "it counts" if reissues.untimed == 1 else "they count"
+    return (
+        f"{_many(reissues.untimed, 'command')} {times} outside of the years 1 to 9999, so {counts} "
+        f"in no latency, volume, gap or burst; the first is at global position "
+        f"{reissues.first_untimed}."
+    )
 
 
 # Below how many seconds a unit is used, how many seconds it has, and its name.

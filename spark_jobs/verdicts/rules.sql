@@ -45,9 +45,8 @@ FROM (
                WHEN what = 5 THEN 'wrong-type'
                WHEN asked = 0 AND answers % 16 = 8 THEN 'no command'
                WHEN asked = 0 THEN CASE WHEN follows_corrected THEN 'no command' ELSE 'orphan' END
-               -- The consumer took its key from the correction.
-               WHEN is_keyless AND is_corrected AND NOT is_letter THEN 'reserved'
-               WHEN is_keyless AND is_reissue AND was_read AND NOT is_letter THEN 'duplicate'
+               -- The consumer took its key from the correction, or knew its reissue by that.
+               WHEN is_keyless AND NOT is_letter AND (is_corrected OR is_reissue AND was_read) THEN 'reserved'
                WHEN answered > 0 THEN 'reserved'
                WHEN is_letter THEN 'dead'
                WHEN was_read THEN 'missing'
@@ -85,9 +84,8 @@ SELECT is_key, is_open, is_closed, code, sum(number) AS number,
        count_if(is_open AND is_key AND asked > 2) AS larger,
        sum(CASE WHEN is_command THEN asked ELSE 0 END) AS commands,
        sum(CASE WHEN is_command AND NOT is_keyless THEN number ELSE 0 END) AS keys,
-       sum(CASE WHEN is_keyless AND verdict <> 'duplicate' THEN number ELSE 0 END) AS keyless,
-       sum(CASE WHEN NOT is_command THEN 0 WHEN NOT is_keyless THEN again WHEN verdict = 'duplicate' THEN number ELSE 0 END)
-         AS duplicates,
+       sum(CASE WHEN is_keyless THEN number ELSE 0 END) AS keyless,
+       sum(CASE WHEN is_command AND NOT is_keyless THEN again ELSE 0 END) AS duplicates,
        sum(CASE WHEN is_command THEN asked - same ELSE 0 END) AS conflicts,
        sum(CASE WHEN is_command THEN corrected ELSE 0 END) AS corrected,
        sum(mismatches) AS conflict_mismatches, sum(multiple) AS multiple,

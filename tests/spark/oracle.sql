@@ -157,8 +157,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   UNION ALL
   SELECT c.global_position, c.pair, NULL, NULL, false, c.was_read, c.is_letter, c.is_recorded, c.is_watched,
          c.is_corrected,
-         CASE WHEN c.is_corrected AND NOT c.is_letter THEN 'reserved'
-              WHEN c.is_reissue AND c.was_read AND NOT c.is_letter THEN 'duplicate'
+         CASE WHEN NOT c.is_letter AND (c.is_corrected OR c.is_reissue AND c.was_read) THEN 'reserved'
               WHEN c.is_letter THEN 'dead' WHEN c.was_read THEN 'missing' ELSE 'pending' END
   FROM commands c WHERE c.key IS NULL
 ), mismatched AS (
@@ -174,7 +173,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
 ), pairs AS (
   SELECT jsonb_build_object(
     'commands', count(v.*), 'keys', count(DISTINCT v.key),
-    'keyless', count(v.*) FILTER (WHERE v.key IS NULL AND v.verdict <> 'duplicate'),
+    'keyless', count(v.*) FILTER (WHERE v.key IS NULL),
     'duplicates', count(*) FILTER (WHERE v.verdict = 'duplicate'),
     'reserved', count(DISTINCT v.key) FILTER (WHERE v.is_reserved)
       + count(v.*) FILTER (WHERE v.key IS NULL AND v.verdict = 'reserved'),

@@ -213,6 +213,15 @@ def pay(**fields):
     return {"shopId": "1", "payId": "a"} | fields
 
 
+def correct(command, data):
+    """Retry the letter that could not be decoded with other data."""
+    listed = json.loads(command("dead-letters", "list", "--json").stdout)["deadLetters"]
+    (at,) = [one["globalPosition"] for one in listed if one["reason"] == "undecodable"]
+    words = ("retry", str(at), "--data", "-", "--reason", "a slip")
+    done = command("dead-letters", *words, input=json.dumps(data))
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, reconcile, tmp_path):
     """In whatever shape it comes, and though it was a conflict before the correction."""
 
@@ -226,15 +235,31 @@ def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, r
         raw(connection, "till:command-1", "Pay", data)
     conflict = {"commands": 2, "keys": 1, "reserved": 1, "conflicts": 1}
     assert counts() == conflict
-    listed = json.loads(command("dead-letters", "list", "--json").stdout)["deadLetters"]
-    (at,) = [one["globalPosition"] for one in listed if one["reason"] == "undecodable"]
-    words = ("retry", str(at), "--data", "-", "--reason", "a slip")
-    done = command("dead-letters", *words, input=json.dumps(good))
-    assert done.returncode == 0, done.stderr
+    correct(command, good)
     for data in (bad, good, same, other):
         raw(connection, "till:command-1", "Pay", data)
     reissued = {"commands": 6, "duplicates": 4, "corrected": 1}
     assert counts() == conflict | reissued
+
+
+def test_commands_without_a_key_are_counted_alike(connection, command, reconcile):
+    """Also where one was corrected and sent again: among the commands, and by their senders."""
+    without = {"shopId": "1", "currency": "EUR"}
+    raw(connection, "till:command-1", "Pay", without)
+    drain(connection, shops.now)
+    correct(command, pay())
+    drain(connection, shops.now)
+    raw(connection, "till:command-1", "Pay", without)
+    drain(connection, shops.now)
+    found = reconcile("--details", app="tests.apps.shops:now", app_dir=ROOT)
+    expected = {"commands": 2, "keyless": 2, "reserved": 1, "dead": 1, "corrected": 1}
+    assert found.commands == expected
+    (sender,) = found.report["reissues"]["senders"]
+    assert {name: sender[name] for name in ("commands", "keys", "duplicates")} == {
+        "commands": 2,
+        "keys": 0,
+        "duplicates": 0,
+    }
 
 
 def test_a_state_judges_anew_what_another_declaration_judged(connection, reconcile, tmp_path):

@@ -1,5 +1,6 @@
 """How long commands took, how many were sent and who sent again, compared with plain Python."""
 
+import json
 import math
 import random
 from datetime import UTC, datetime, timedelta
@@ -7,7 +8,9 @@ from itertools import pairwise
 
 import pyarrow.parquet as pq
 
+from tests.apps.bank import drain
 from tests.spark.builders import ROOT, insert
+from tests.support.controls import COMMANDS, deposit, open_
 
 NINE = datetime(2024, 2, 29, 9, tzinfo=UTC)
 # Few values, so that hours, times and causes meet, and gaps are on both sides of ten seconds.
@@ -193,3 +196,37 @@ def test_latency_volume_and_reissues_of_any_history(connection, reconcile, tmp_p
         (one["keyStream"], one["sends"], one["first"], one["last"]) for one in reissues["bursts"]
     ]
     assert sorted(found) == sorted(bursts)
+
+
+def test_a_time_that_cannot_be_read_is_named_and_measured_nowhere(
+    connection, command, store, tmp_path
+):
+    """The rest of the report stands, and a finding of such a message has no time."""
+    store.write(
+        [open_(), deposit("d1"), deposit("d1"), deposit("d1"), deposit("d2"), deposit("d3")],
+        COMMANDS,
+    )
+    drain(connection)
+    connection.execute(
+        "UPDATE message_store.messages SET time = 'infinity' WHERE global_position = 3"
+    )
+    connection.execute(
+        "UPDATE message_store.messages SET time = '0044-03-15 BC' "
+        "WHERE stream_name = 'accountTransaction-123+d2'"
+    )
+    connection.execute("DELETE FROM message_store.messages WHERE global_position = 5")
+    html = tmp_path / "report.html"
+    done = command("reconcile", "bank:account", "--details", "--json", "--html", str(html))
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout)
+    reissues = report["reissues"]
+    assert (reissues["untimed"], reissues["firstUntimed"]) == (1, 3)
+    assert reissues["longestGapSeconds"] < 60
+    assert [one["commands"] for one in report["volume"]] == [4]
+    assert max(one["maxSeconds"] for one in report["latency"]) < 60
+    (orphan,) = [one for one in report["samples"] if one["finding"] == "orphan"]
+    assert orphan["time"] is None
+    said = "1 command has a time outside of the years 1 to 9999, so it counts in no latency"
+    assert said in html.read_text()
+    shown = command("reconcile", "bank:account", "--details").stdout
+    assert said in " ".join(shown.split())

@@ -80,6 +80,11 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             most_accepted=ACCEPTED,
             found=found,
             anchors={one.kind.name for one in found},
+            values=any(
+                difference.what == "field" and difference.command is not None
+                for finding in report.findings
+                for difference in finding.differences
+            ),
         )
     )
 
@@ -172,6 +177,7 @@ def _environment() -> Environment:
         number=lambda count: f"{count:,}",
         shown=words.shown,
         differences=words.differences,
+        untimed=words.untimed,
         at=words.at,
         duration=words.duration,
         key=words.key,
