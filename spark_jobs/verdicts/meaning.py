@@ -123,7 +123,7 @@ def _compared(app: str, app_dir: Path | None, *, values: bool) -> Callable[..., 
                     differences(component, *pair, values=values)
                     for pair in product(_contents(*command), _contents(*first))
                 ),
-                key=len,
+                key=_distance,
                 default=[_UNREADABLE],
             )
             for command, first in zip(commands, firsts, strict=True)
@@ -152,28 +152,38 @@ def differences(
 ) -> list[Difference]:
     """Return in what a command differs from the first one of its key, as the consumers see both."""
     declared = declarations(component)
+    of_types = [Difference("type", None, command.type, first.type)]
     try:
         own = declared.own[command.type]
         if first.type not in own.names:
-            return [Difference("type", None, command.type, first.type)]
+            return of_types
         one, other = declared.types.decode(command), declared.types.decode(first)
+        if type(one) is not type(other):
+            return of_types
         names = list(differing_fields(one, other, own.ignoring))
-        if not values:
-            return [Difference("field", codec.camel_case(name), None, None) for name in names]
-        left, right = _values(one), _values(other)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  a class can raise anything
         return [_UNREADABLE]
+    left, right = (_values(one), _values(other)) if values else ({}, {})
     return [
         Difference("field", name, left.get(name), right.get(name))
         for name in map(codec.camel_case, names)
     ]
 
 
+def _distance(differences: Sequence[Difference]) -> tuple[bool, int]:
+    """Order differences: what can be decoded comes before what cannot, fewer before more."""
+    return _UNREADABLE in differences, len(differences)
+
+
 def _values(message: object) -> dict[str, str]:
-    """Return the values of a message's fields as JSON, by their names there."""
-    read = msgspec.json.decode(codec.encode(message), type=dict[str, msgspec.Raw])
+    """Return the values of a message's fields as JSON; none if it can be read and not written."""
+    try:
+        written = codec.encode(message)
+    except Exception:  # noqa: BLE001  it may be too large, or hold what a class let in
+        return {}
+    read = msgspec.json.decode(written, type=dict[str, msgspec.Raw])
     return {name: _cut(bytes(value).decode()) for name, value in read.items()}
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 import pytest
 from pyarrow.parquet import read_table
 
+from reservation.serialization import codec
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import Difference
 from spark_jobs.facts.content import digest
@@ -95,6 +96,14 @@ def test_what_is_no_field_is_told_too():
     assert found(buy, refund) == [Difference("type", None, "Buy", "Refund")]
     unreadable = [Difference("unreadable", None, None, None)]
     assert found(buy, secret) == found(secret, buy) == found(secret, secret) == unreadable
+
+
+def test_fields_are_named_whose_values_cannot_be_written(monkeypatch):
+    """As of a message that is larger than one that may be sent."""
+    monkeypatch.setattr(meaning.codec, "encode", partial(codec.encode, max_bytes=20))
+    pair = as_message(*new(price=6)), as_message(*new())
+    found = meaning.differences(shops.shops.into, *pair, values=True)
+    assert found == [Difference("field", "price", None, None)]
 
 
 def test_each_output_names_the_fields_that_differ(connection, command, judged, tmp_path):
@@ -240,6 +249,10 @@ def test_what_means_the_same_as_a_correction_is_a_reissue(connection, command, r
         raw(connection, "till:command-1", "Pay", data)
     reissued = {"commands": 6, "duplicates": 4, "corrected": 1}
     assert counts() == conflict | reissued
+    # Of the two contents of the corrected command, what can be read is what the other differs from.
+    found = reconcile(app="tests.apps.shops:now", app_dir=ROOT).report["samples"]
+    told = [one["differences"] for one in found if one["finding"] == "conflict"]
+    assert told == [[dict(zip(DIFFERENCE, ("field", "currency", None, None), strict=True))]]
 
 
 def test_commands_without_a_key_are_counted_alike(connection, command, reconcile):
