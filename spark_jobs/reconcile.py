@@ -21,7 +21,7 @@ from spark_jobs.details.details import detailed
 from spark_jobs.facts.newer import newer
 from spark_jobs.facts.reader import Facts
 from spark_jobs.findings import accepted
-from spark_jobs.findings.described import described
+from spark_jobs.findings.described import described, with_deleted
 from spark_jobs.run import Run, app_dir, declaration_of, judged_by
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.categories import Categories
@@ -135,6 +135,7 @@ class Source:
         found = computed(described(findings, read.at, *of))
         if is_state:
             require_all(findings.count() - found.count())
+        found = with_deleted(found, self.progress, self.run.component)
         return accepted.identified(found, self.run.component.name)
 
 
@@ -190,7 +191,7 @@ def _judged(
         judged = verdicts.judge(summaries, rows, source.progress)
         yield judged.counts, source.described(judged, read, is_state=False), read
         return
-    step.check(state, source.snapshot, is_archived=run.archive is not None)
+    step.check(state, source.snapshot, source.progress, is_archived=run.archive is not None)
     rows = source.rows(read, step.seed_of(state, source.snapshot), None)
     going_on = step.Step(state, rows, source.progress)
     if (found := going_on.unchanged()) is not None:
@@ -220,4 +221,5 @@ def counted(run: Run, time: datetime, counts: verdicts.Counts) -> Report:
         events=results.events,
         findings=(),
         subscriptions=results.subscriptions,
+        deleted=results.deleted,
     )

@@ -280,8 +280,10 @@ class Finding:
         command_category, reservation_category: where it was found; for events, the category of
             what they follow (None if they follow nothing) and their own.
         key_stream: the stream that the key names; None without a key.
-        stream_name, position, global_position, type, message_id: of the message.
-        time: of the message; None if it is outside of the years 1 to 9999.
+        stream_name, position, type: of the message; None if it was deleted, and a consumer's
+            position stands at it.
+        global_position, message_id: of the message.
+        time: of the message; None if it is outside of the years 1 to 9999, or was deleted.
         differences: of a conflict; empty for others.
     """
 
@@ -290,10 +292,10 @@ class Finding:
     command_category: str | None
     reservation_category: str
     key_stream: str | None
-    stream_name: str
-    position: int
+    stream_name: str | None
+    position: int | None
     global_position: int
-    type: str
+    type: str | None
     message_id: str
     time: datetime | None
     differences: tuple[Difference, ...] = ()
@@ -335,6 +337,8 @@ class Report:
             messages.
         since: the global position of the first message that counts as new, if only groups with new
             messages were looked at.
+        deleted: how many deleted messages the positions of consumers stand at. They are missing,
+            and in no counts of a category.
         snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up; None
             where it is not known. Two reports that say the same otherwise are equal.
     """
@@ -352,6 +356,7 @@ class Report:
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
     subscriptions: Sequence[SubscriptionCounts] = ()
     since: int | None = None
+    deleted: int = 0
     snapshot_held: timedelta | None = field(default=None, compare=False)
 
     def outstanding(self, name: str) -> int:
@@ -371,7 +376,8 @@ class Report:
             "duplicates": "duplicates",
         }
         if name in of_categories:
-            return sum(getattr(counts, of_categories[name]) for counts in self.categories)
+            counted: int = sum(getattr(counts, of_categories[name]) for counts in self.categories)
+            return counted + self.deleted if name == "missing" else counted
         if name in ("pending", "dead"):
             all_ = (*self.categories, *self.effects, *self.subscriptions)
             return sum(getattr(counts, name) for counts in all_)

@@ -10,6 +10,7 @@ from reservation.declaration.table import declarations
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.timestamps import readable
 from spark_jobs.facts.keys import reserved_key, with_function_keys
+from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts.meaning import Lookup
 
 # The columns of findings, in the order of the output.
@@ -86,3 +87,22 @@ def described(
             F.col("grp").cast("string").alias("group"),
         )
     )
+
+
+def with_deleted(found: DataFrame, progress: Progress, component: Component) -> DataFrame:
+    """Add the findings of deleted messages that consumers stand at: only their ids are known."""
+    if not progress.deleted:
+        return found
+    commands = declarations(component).command_category
+    known = [
+        {
+            "finding": "missing",
+            "command_category": commands if category == commands else None,
+            "reservation_category": category,
+            "global_position": position,
+            "message_id": message_id,
+        }
+        for category, position, message_id in progress.deleted
+    ]
+    rows = [tuple(map(one.get, found.columns)) for one in known]
+    return found.unionByName(found.sparkSession.createDataFrame(rows, found.schema))

@@ -121,7 +121,7 @@ class Follower:
         state, snapshot = self._state, source.snapshot
         state.require_whole(by_size=True)
         state.remove_leftovers()
-        step.check(state, snapshot, is_archived=False)
+        step.check(state, snapshot, source.progress, is_archived=False)
         read = source.categories
         rows = source.rows(read, step.seed_of(state, snapshot), None)
         going_on = step.Step(state, rows, source.progress)

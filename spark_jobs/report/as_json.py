@@ -19,6 +19,7 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
         "component": report.component,
         "time": report.time.isoformat(),
         "since": report.since,
+        "deleted": report.deleted,
         "inOrder": in_order(reached),
         "thresholds": [_threshold(exceeded) for exceeded in reached],
         "categories": [_category(counts) for counts in report.categories if not counts.initiates],

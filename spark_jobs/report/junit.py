@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from spark_jobs.common.result import Report
 from spark_jobs.report.thresholds import NAMES, ExceededThreshold
-from spark_jobs.report.words import at, differences, key, shown
+from spark_jobs.report.words import at, differences, key, shown, type_
 
 
 def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
@@ -58,8 +58,8 @@ def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
 def _rows(report: Report, name: str) -> str:
     """Return the sample rows of a finding, a line each."""
     return "\n".join(
-        f"{shown(finding.type)} at {shown(finding.stream_name)}, key {key(finding)}, position "
-        f"{finding.position}, global position {finding.global_position}, "
+        f"{type_(finding)} at {shown(finding.stream_name)}, key {key(finding)}, position "
+        f"{shown(finding.position)}, global position {finding.global_position}, "
         f"id {shown(finding.message_id)}, {at(finding.time)} UTC"
         + (f", differs in {differences(finding)}" if finding.differences else "")
         for finding in report.findings

@@ -7,14 +7,14 @@ from rich.text import Text
 
 from spark_jobs.follow.persistence import ViolationEvent
 from spark_jobs.report.as_json import as_object
-from spark_jobs.report.words import at, key, shown
+from spark_jobs.report.words import at, key, shown, type_
 
 
 def as_line(event: ViolationEvent) -> Text:
     """Return an event as a line: when, what, key, stream, type, global position and id."""
     found = event.violation
     what = f"{_name(event)}: {found.finding}" if event.is_mended else found.finding
-    rest = (key(found), found.stream_name, found.type, found.global_position, found.message_id)
+    rest = (key(found), found.stream_name, type_(found), found.global_position, found.message_id)
     return Text.assemble(
         at(event.time),
         "  ",

@@ -81,6 +81,9 @@ def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> s
             "How long the snapshot was held, which keeps VACUUM from cleaning up",
             report.snapshot_held.total_seconds(),
         )
+    gauges.set(
+        "deleted", "Deleted messages that the positions of consumers stand at", report.deleted
+    )
     for counts in report.categories:
         labels = {
             "command_category": counts.command_category,

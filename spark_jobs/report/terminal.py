@@ -24,11 +24,13 @@ from spark_jobs.report.words import (
     EVENTS,
     STAGES,
     SUBSCRIPTIONS,
+    deleted,
     differences,
     duration,
     key,
     shown,
     since,
+    type_,
     untimed,
 )
 
@@ -62,6 +64,8 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
         parts.append(_reissues(report.reissues))
         if report.reissues.untimed:
             parts.append(Text(untimed(report.reissues), style="bold yellow"))
+    if report.deleted:
+        parts.append(Text(deleted(report.deleted), style="bold red"))
     if report.findings:
         parts.append(_samples(report))
     if report.accepted:
@@ -170,5 +174,5 @@ def _table_of_findings(title: str, *more: str) -> Table:
 
 
 def _cells(finding: Finding) -> tuple[Text, ...]:
-    texts = (finding.id, key(finding), shown(finding.type), shown(finding.stream_name))
+    texts = (finding.id, key(finding), type_(finding), shown(finding.stream_name))
     return tuple(map(Text, texts))

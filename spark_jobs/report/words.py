@@ -261,6 +261,17 @@ def since(position: int) -> str:
     )
 
 
+# In the place of the type of a deleted message, which only the position of a consumer names.
+DELETED = "deleted; a consumer's position stands at it"
+
+
+def deleted(count: int) -> str:
+    """Return what a report says of deleted messages that consumers stand at."""
+    if count == 1:
+        return "The message that a consumer's position stands at was deleted; it is missing."
+    return f"{count:,} messages that consumers' positions stand at were deleted; they are missing."
+
+
 # So much of a value is shown where space is short, in characters.
 _SHOWN = 40
 
@@ -278,6 +289,11 @@ def _difference(one: Difference) -> str:
         return name
     command, first = (shortened(shown(text), _SHOWN) for text in (one.command, one.first))
     return f"{name}: {command}, first {first}"
+
+
+def type_(finding: Finding) -> str:
+    """Return the type of a finding's message, or that it was deleted."""
+    return DELETED if finding.type is None else shown(finding.type)
 
 
 def key(finding: Finding) -> str:

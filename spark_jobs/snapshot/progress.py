@@ -21,6 +21,7 @@ class Consumed:
         discarded: those of the letters that were discarded.
         first_position: the position at which it first began; it records conflicts above it. None
             if that is unknown, or it records none.
+        deleted: the ids of the deleted messages that it stands at, by their global positions.
         corrections: the messages that were corrected.
         given: the data that their letters were given, by their global positions.
     """
@@ -33,6 +34,7 @@ class Consumed:
     conflicts: Sequence[int] = ()
     discarded: Sequence[int] = ()
     first_position: int | None = None
+    deleted: Mapping[int, str] = field(default_factory=dict)
     corrections: Sequence[Corrected] = ()
     given: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -46,6 +48,7 @@ class Consumed:
         conflicts: Sequence[int] = (),
         discarded: Sequence[int] = (),
         first_position: int | None = None,
+        deleted: Mapping[int, str] | None = None,
         corrections: Mapping[Corrected, str] | None = None,
     ) -> "Consumed":
         """Return how far a consumer is whose partitions have separate positions."""
@@ -59,6 +62,7 @@ class Consumed:
             conflicts=conflicts,
             discarded=discarded,
             first_position=first_position,
+            deleted=deleted or {},
             corrections=list(corrections or ()),
             given={one.global_position: data for one, data in (corrections or {}).items()},
         )
@@ -74,6 +78,15 @@ class Progress:
     """How far the consumers of several categories are, by the category's name."""
 
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
+
+    @property
+    def deleted(self) -> list[tuple[str, int, str]]:
+        """Category, global position and id of each deleted message that a consumer stands at."""
+        return [
+            (category, position, message_id)
+            for category, one in self.consumed.items()
+            for position, message_id in one.deleted.items()
+        ]
 
     @property
     def corrections(self) -> list[Corrected]:

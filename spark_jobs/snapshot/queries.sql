@@ -13,6 +13,36 @@ WHERE p.consumer = %s AND p.category = %s
 GROUP BY p.consumer, p.category, g.carried, g.first_position
 HAVING max(p.epoch) > 0 OR max(p.position) > 0
 
+-- name: gone
+-- The messages that a consumer stands at and that are not in the log, and whether they were deleted from it: the log
+-- was once that far, nothing else is in their place, and another message that consumers have recorded is still in its
+-- own. Otherwise the log was replaced.
+WITH stands AS (
+  SELECT p.position, p.message_id FROM reservation.positions p
+  WHERE p.consumer = %(consumer)s AND p.category = %(category)s
+  UNION
+  SELECT c.position, c.message_id
+  FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
+  WHERE g.consumer = %(consumer)s AND g.category = %(category)s
+    AND c.position > (SELECT min(p.position) FROM reservation.positions p
+                      WHERE p.consumer = g.consumer AND p.category = g.category)
+), recorded AS (
+  SELECT p.position, p.message_id FROM reservation.positions p
+  UNION ALL
+  SELECT c.position, c.message_id
+  FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
+  UNION ALL
+  SELECT d.global_position, d.message_id FROM reservation.dead_letters d
+)
+SELECT s.position, s.message_id::text,
+       s.message_id IS NOT NULL AND NOT reservation.is_foreign(s.position, NULL)
+         AND NOT EXISTS (SELECT FROM message_store.messages m WHERE m.global_position = s.position)
+         AND EXISTS (SELECT FROM recorded r
+                     JOIN message_store.messages m ON m.global_position = r.position AND m.id = r.message_id)
+FROM stands s
+WHERE reservation.is_foreign(s.position, s.message_id)
+ORDER BY s.position
+
 -- name: letters
 -- The messages that the consumer has not handled, and all that it recorded as conflicts. A letter of
 -- another log, at whose position there is another message now, does not count.

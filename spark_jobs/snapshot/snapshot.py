@@ -123,8 +123,7 @@ class Snapshot:
                 letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
                 if rows:
                     positions, carried, first_position, foreign = rows[0]
-                    if foreign is not None:
-                        raise ForeignPositionError(component.name, category, int(foreign))
+                    deleted = {} if foreign is None else self._deleted(*named)
                     return Consumed.of_partitions(
                         positions,
                         carried or (),
@@ -132,6 +131,7 @@ class Snapshot:
                         conflicts=[at for at, is_conflict, _ in letters if is_conflict],
                         discarded=[at for at, is_conflict, over in letters if over > is_conflict],
                         first_position=first_position,
+                        deleted=deleted,
                         corrections=corrections(
                             self._connection,
                             Declaration.of(component),
@@ -151,6 +151,15 @@ class Snapshot:
         if self.has_positions:
             return Consumed(0)
         return Consumed(None, before=self.time - grace)
+
+    def _deleted(self, consumer: str, category: str) -> dict[int, str]:
+        """Return the deleted messages that a consumer stands at; refuse another log than its."""
+        names = {"consumer": consumer, "category": category}
+        rows = self._connection.execute(_QUERIES["gone"], names).fetchall()
+        foreign = [int(position) for position, _, is_deleted in rows if not is_deleted]
+        if foreign:
+            raise ForeignPositionError(consumer, category, max(foreign))
+        return {int(position): str(message_id) for position, message_id, _ in rows}
 
     def given_data(self, consumer: str, category: str, first: int, last: int) -> list[GivenData]:
         """Return the data that letters of a part of a category were given; see `given_data`."""

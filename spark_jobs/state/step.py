@@ -239,16 +239,18 @@ def seen_of(folder: Path, manifest: StateManifest) -> Seen:
     return Seen.stored(path)
 
 
-def check(state: State, snapshot: Snapshot, *, is_archived: bool) -> None:
+def check(state: State, snapshot: Snapshot, progress: Progress, *, is_archived: bool) -> None:
     """Make sure that a state belongs to the store, which holds what has to be read again."""
     manifest = state.manifest
     if manifest is None:
         return
-    heads = manifest.heads.items()
+    deleted = {message_id for _, _, message_id in progress.deleted}
     state.check(
         {
-            name: head.message_id is None or snapshot.holds(head.position, head.message_id)
-            for name, head in heads
+            name: head.message_id is None
+            or head.message_id in deleted
+            or snapshot.holds(head.position, head.message_id)
+            for name, head in manifest.heads.items()
         },
         snapshot.store,
     )

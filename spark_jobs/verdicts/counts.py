@@ -72,6 +72,11 @@ class Results:
             **{name: sum(of[name] for of in counted) for name in _OF_EVENTS},
         )
 
+    @property
+    def deleted(self) -> int:
+        """How many deleted messages consumers stand at."""
+        return sum(of["deleted"] for of in self._counts.values())
+
     def _sum(self, name: str, number: int, *kinds: Kind) -> int:
         codes = (KINDS * number + kind for kind in kinds)
         return sum(self._counts[code][name] for code in codes if code in self._counts)

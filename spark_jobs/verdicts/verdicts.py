@@ -156,6 +156,8 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
             again, _, more, _ = rules.judged(groups, "false")
         others = added(others, more)
         findings += [_findings(again), *found]
+    if progress.deleted:
+        others = added(others, {_NOTHING: Counter(deleted=len(progress.deleted))})
     unlisted = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
     return Judged(closed, others, reduce(_added, findings), unlisted)
 

@@ -181,6 +181,7 @@ def _environment() -> Environment:
         at=words.at,
         duration=words.duration,
         key=words.key,
+        type=words.type_,
     )
     environment.globals.update(
         COUNTS=words.COUNTS,
