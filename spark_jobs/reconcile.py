@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -32,7 +33,7 @@ from spark_jobs.state.folder import State
 from spark_jobs.verdicts import verdicts
 from spark_jobs.verdicts.counts import Results
 from spark_jobs.verdicts.meaning import Meanings
-from spark_jobs.verdicts.rows import Rows, require_all
+from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Judged
 
 
@@ -126,15 +127,10 @@ class Source:
         facts = ArchivedFacts(*of, read) if isinstance(read, Union) else Facts(*of)
         return Rows(facts, read.at, comparison)
 
-    def described(
-        self, judged: Judged, read: Categories | Union, *, is_state: bool = True
-    ) -> DataFrame:
+    def described(self, judged: Judged, read: Categories | Union) -> DataFrame:
         """Return the rows of findings."""
         of = self.run.component, self.run.app, app_dir(self.run)
-        findings = computed(judged.findings) if is_state else judged.findings
-        found = computed(described(findings, read.at, *of))
-        if is_state:
-            require_all(findings.count() - found.count())
+        found = described(judged.findings, partial(read.at, required=True), *of)
         found = with_deleted(found, self.progress, self.run.component)
         return accepted.identified(found, self.run.component.name)
 
@@ -189,7 +185,7 @@ def _judged(
         else:
             summaries = fold.fold(rows.facts.folded_together(), rows.facts.number)
         judged = verdicts.judge(summaries, rows, source.progress)
-        yield judged.counts, source.described(judged, read, is_state=False), read
+        yield judged.counts, computed(source.described(judged, read)), read
         return
     step.check(state, source.snapshot, source.progress, is_archived=run.archive is not None)
     rows = source.rows(read, step.seed_of(state, source.snapshot), None)

@@ -50,12 +50,18 @@ class ArchivedFacts(Facts):
         stored = Facts.between(self, after, until, columns)
         return found.join(stored, "position", "left_anti").unionByName(stored)
 
-    def at(self, positions: DataFrame, columns: Sequence[str] = FOLDED) -> DataFrame:
-        """Return the facts of the messages at the positions in the one column of a DataFrame."""
+    def at(
+        self, positions: DataFrame, columns: Sequence[str] = FOLDED, *, required: bool = False
+    ) -> DataFrame:
+        """Return the facts of the messages at the positions in the one column of a DataFrame.
+
+        It can be required that none is missing.
+        """
         positions = positions.toDF("global_position")
         archived = self.union.archived({}).join(positions, "global_position", "left_semi")
         others = positions.join(archived.select("global_position"), "global_position", "left_anti")
-        return self._archived(archived, columns).unionByName(Facts.at(self, others, columns))
+        stored = Facts.at(self, others, columns, required=required)
+        return self._archived(archived, columns).unionByName(stored)
 
     def positions(self, head: int) -> Iterator[Positions]:
         """Yield the global positions of all messages behind one, in the archive or the store."""

@@ -68,9 +68,9 @@ class Union:
         stored = read([*until], ["global_position"])
         return stored.join(self.archived({}), "global_position", "left_anti")
 
-    def at(self, positions: DataFrame) -> "UnionLookup":
-        """Return what reads the messages at some positions only."""
-        return UnionLookup(self, positions)
+    def at(self, positions: DataFrame, *, required: bool = False) -> "UnionLookup":
+        """Return what reads the messages at some positions only, of which none may be missing."""
+        return UnionLookup(self, positions, required)
 
     def archived(self, after: Mapping[str, int]) -> DataFrame:
         """Return what is archived behind some global position of each category."""
@@ -114,10 +114,12 @@ class UnionLookup:
     Attributes:
         union: archive and store.
         positions: their positions, in the column ``global_position``.
+        required: whether it is an error if one is missing.
     """
 
     union: Union
     positions: DataFrame
+    required: bool
 
     def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
@@ -125,7 +127,7 @@ class UnionLookup:
         archived = union.archived({}).join(positions, "global_position", "left_semi")
         # The store may still have what is archived.
         others = positions.join(archived.select("global_position"), "global_position", "left_anti")
-        stored = union.store.at(others)(categories, columns)
+        stored = union.store.at(others, required=self.required)(categories, columns)
         return union.columns(archived, categories, columns).unionByName(stored)
 
 

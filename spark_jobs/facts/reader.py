@@ -97,10 +97,17 @@ class Facts:
         queries = [one for one in self._queries(columns) if one.category in until]
         return self._parts(queries, columns, after, until)
 
-    def at(self, positions: DataFrame, columns: Sequence[str] = FOLDED) -> DataFrame:
-        """Return the facts of the messages at the positions in the one column of a DataFrame."""
+    def at(
+        self, positions: DataFrame, columns: Sequence[str] = FOLDED, *, required: bool = False
+    ) -> DataFrame:
+        """Return the facts of the messages at the positions in the one column of a DataFrame.
+
+        It can be required that none is missing.
+        """
         composed = [one.composed() for one in self._queries(columns)]
         read = partial(reading.chosen, composed, self.snapshot.id, self._arrow(columns))
+        if required:
+            read = partial(reading.require_all, read)
         return self._frame(positions, read, columns)
 
     def of_streams(

@@ -93,8 +93,11 @@ class _Rehearsed(Facts):
         ]
         return _read(self.spark, rows, {name: FACT[name] for name in columns})
 
-    def at(self, positions: DataFrame, columns: Sequence[str] = FOLDED) -> DataFrame:
+    def at(
+        self, positions: DataFrame, columns: Sequence[str] = FOLDED, *, required: bool = False
+    ) -> DataFrame:
         """Return them, wherever they are."""
+        del required
         return self.all(columns).join(positions, "position", "left_semi")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.session import java, java_process, package, preflight, settings
 from spark_jobs.session.failure import reason
+from spark_jobs.source.reading import nothing
 
 LOCAL = "local[*]"
 
@@ -99,12 +101,20 @@ def _local(
                     f"This process has a Spark session whose workers read another database than "
                     f"this run; stop it first, or set {DATABASE_VARIABLE} before it is started"
                 )
+            threading.Thread(target=_start_workers, args=[session], daemon=True).start()
             yield session
     finally:
         if before is None:
             del os.environ[DATABASE_VARIABLE]
         else:
             os.environ[DATABASE_VARIABLE] = before
+
+
+def _start_workers(session: SparkSession) -> None:
+    """Have Spark start its Python workers, which takes a second, while plans are made."""
+    number = session.sparkContext.defaultParallelism
+    with contextlib.suppress(Exception):  # the session may end meanwhile
+        session.range(0, number, 1, number).mapInArrow(nothing, "id bigint").collect()
 
 
 @contextlib.contextmanager

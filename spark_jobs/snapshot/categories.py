@@ -52,9 +52,9 @@ class Categories:
         numbers = self.spark.range(0, len(texts), 1, max(1, len(texts)))
         return numbers.mapInArrow(read, made.schema(types))
 
-    def at(self, positions: DataFrame) -> "CategoryLookup":
-        """Return what reads the messages at some positions only."""
-        return CategoryLookup(self, positions)
+    def at(self, positions: DataFrame, *, required: bool = False) -> "CategoryLookup":
+        """Return what reads the messages at some positions only, of which none may be missing."""
+        return CategoryLookup(self, positions, required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,12 @@ class CategoryLookup:
     Attributes:
         categories: the categories of a snapshot.
         positions: their positions, in the column ``global_position``.
+        required: whether it is an error if one is missing.
     """
 
     categories: Categories
     positions: DataFrame
+    required: bool
 
     def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
@@ -75,4 +77,6 @@ class CategoryLookup:
         query = made.PositionsQuery(categories, columns, of.declaration).composed()
         types = made.types_of(columns)
         read = partial(reading.chosen, [query], of.snapshot.id, arrow_schema(types))
+        if self.required:
+            read = partial(reading.require_all, read)
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))

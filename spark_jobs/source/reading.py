@@ -5,7 +5,7 @@ of the process that connects, so that none of Spark's properties, plans or pages
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -74,6 +74,34 @@ def chosen(
     numbers = (batch.column(0).to_pylist() for batch in positions)
     wanted = (query.at(chosen) for chosen in numbers for query in queries)
     return batches(wanted, snapshot, schema)
+
+
+def nothing(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read nothing."""
+    yield from (batch.slice(0, 0) for batch in rows)
+
+
+def require_all(
+    read: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    positions: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Read what is at positions that are each given once, and refuse if there is nothing at one."""
+    asked = found = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal asked
+        for batch in positions:
+            asked += batch.num_rows
+            yield batch
+
+    for batch in read(counted()):
+        found += batch.num_rows
+        yield batch
+    if found < asked:
+        raise ReadError(
+            f"The store does not hold {asked - found:,} of the messages any more that have to be "
+            f"judged again; read their archive too, or name another folder for the state"
+        )
 
 
 def of_streams(

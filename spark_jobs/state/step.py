@@ -187,8 +187,7 @@ class Step:
             groups = groups.unionByName(new.select(*_GROUP))
         noted = marks(self._spark, self._progress)
         marked = self._rows.marked(noted, self._progress)
-        groups = groups.unionByName(marked.selectExpr("true AS is_key", "grp"))
-        return computed(groups.distinct())
+        return groups.unionByName(marked.selectExpr("true AS is_key", "grp"))
 
     def _stored(self) -> DataFrame:
         """Return the summaries of earlier runs."""

@@ -17,7 +17,6 @@ from reservation.declaration.table import declarations
 from spark_jobs.common.caching import computed
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
-from spark_jobs.common.errors import StateError
 from spark_jobs.common.spark_sql import SparkQueries
 from spark_jobs.facts.codes import Codes
 from spark_jobs.facts.keys import entity_streams
@@ -196,13 +195,7 @@ class Rows:
 
     def _facts(self, open_: DataFrame, known: Counter[str], categories: Sequence[str]) -> DataFrame:
         """Return the facts of groups: by their positions, or by a scan where there are more."""
-        asked = _QUERIES("positions", {"open": open_})
-        if self.facts.progress is None:
-            asked = computed(asked)
-        found = self.facts.at(asked, _ROWS)
-        if self.facts.progress is None:
-            found = computed(found)
-            require_all(asked.count() - found.count())
+        found = self.facts.at(_QUERIES("positions", {"open": open_}), _ROWS, required=True)
         if not known["scattered"]:
             return found
         scattered = _QUERIES("scattered", {"open": open_})
@@ -222,15 +215,6 @@ class Rows:
 
 def _same(referred: DataFrame, compared: DataFrame) -> DataFrame:
     return _QUERIES("same", {"referred": referred, "compared": compared})
-
-
-def require_all(lacking: int) -> None:
-    """Make sure that no message that a state has read is missing, of those that are read again."""
-    if lacking:
-        raise StateError(
-            f"The store does not hold {lacking:,} messages any more that the state has read, and "
-            f"that must be judged again; read their archive too, or name another folder"
-        )
 
 
 def _at(rows: DataFrame, name: str) -> DataFrame:

@@ -93,36 +93,33 @@ class _Rules:
     was_read: str
     lists: bool
 
-    def judged(
-        self, groups: DataFrame, is_closed: str = _IS_CLOSED
-    ) -> tuple[DataFrame, Counts, Counts, OpenGroups]:
-        """Return judged groups, counts of closed ones and of others, and the kinds of open ones."""
-        found = computed(
-            _QUERIES(
-                "judged",
-                {"groups": groups, "marks": self.marks},
-                was_read=self.was_read,
-                is_closed=is_closed,
-                is_listed="NOT is_closed" if self.lists else f"is_open OR {_IS_FOUND}",
-            )
+    def judged(self, groups: DataFrame, is_closed: str = _IS_CLOSED) -> DataFrame:
+        """Return judged groups."""
+        return _QUERIES(
+            "judged",
+            {"groups": groups, "marks": self.marks},
+            was_read=self.was_read,
+            is_closed=is_closed,
+            is_listed="NOT is_closed" if self.lists else f"is_open OR {_IS_FOUND}",
         )
-        verdicts = ", ".join(
-            f"sum(CASE WHEN verdict = '{name}' THEN number ELSE 0 END) AS `{name}`"
-            for name in _COUNTED
-        )
-        closed, others, is_open = Counts(), Counts(), OpenGroups()
-        for row in _QUERIES("counts", {"judged": found}, verdicts=verdicts).collect():
-            values = row.asDict()
-            if values["is_open"]:
-                of = is_open.setdefault(values["is_key"], Counter())
-                of.update({name: values[name] for name in OPEN})
-                continue
-            counts = closed if values["is_closed"] else others
-            of = counts.setdefault(
-                _NOTHING if values["code"] is None else values["code"], Counter()
-            )
-            of.update({name: values[name] for name in values if name not in _NAMES})
-        return found, closed, others, is_open
+
+
+def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
+    """Return the counts of closed groups and of others, and the kinds of open ones."""
+    verdicts = ", ".join(
+        f"sum(CASE WHEN verdict = '{name}' THEN number ELSE 0 END) AS `{name}`" for name in _COUNTED
+    )
+    closed, others, is_open = Counts(), Counts(), OpenGroups()
+    for row in _QUERIES("counts", {"judged": judged}, verdicts=verdicts).collect():
+        values = row.asDict()
+        if values["is_open"]:
+            of = is_open.setdefault(values["is_key"], Counter())
+            of.update({name: values[name] for name in OPEN})
+            continue
+        counts = closed if values["is_closed"] else others
+        of = counts.setdefault(_NOTHING if values["code"] is None else values["code"], Counter())
+        of.update({name: values[name] for name in values if name not in _NAMES})
+    return closed, others, is_open
 
 
 # So many groups are few: compiling code for what is done with them takes longer than doing it.
@@ -145,7 +142,8 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
         },
         keyless_too=str(bool(progress.corrections)).lower(),
     )
-    first, closed, others, is_open = rules.judged(settled)
+    first = computed(rules.judged(settled))
+    closed, others, is_open = _counted(first)
     findings = [_findings(first)]
     if is_open:
         few = sum(of["number"] for of in is_open.values()) <= _FEW
@@ -153,7 +151,8 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
             groups, found = rows.judged(
                 first.where("is_open"), noted, progress, rules.was_read, is_open
             )
-            again, _, more, _ = rules.judged(groups, "false")
+            again = computed(rules.judged(groups, "false"))
+            _, more, _ = _counted(again)
         others = added(others, more)
         findings += [_findings(again), *found]
     if progress.deleted:
@@ -170,7 +169,8 @@ def closed_counts(summaries: DataFrame) -> Counts:
     groups = fold.groups(summaries)
     frames = {"groups": groups, "marked": marked, "marks": nothing}
     settled = _QUERIES("settled", frames, keyless_too="false")
-    return _Rules(nothing, "false", lists=False).judged(settled)[1]
+    closed, _, _ = _counted(_Rules(nothing, "false", lists=False).judged(settled))
+    return closed
 
 
 def _added(findings: DataFrame, others: DataFrame) -> DataFrame:
