@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from cli.common.errors import Group, debug_option
+from cli.common.errors import CommandGroup, debug_option
 from cli.common.lazy import LazyCommands
 
 _COMMANDS = LazyCommands(
@@ -34,7 +34,7 @@ _COMMANDS = LazyCommands(
 
 
 @click.group(
-    cls=Group, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=CommandGroup, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="reservation", prog_name="reservation")
 @debug_option

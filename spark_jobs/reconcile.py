@@ -189,7 +189,7 @@ def _judged(
         return
     step.check(state, source.snapshot, source.progress, is_archived=run.archive is not None)
     rows = source.rows(read, step.seed_of(state, source.snapshot), None)
-    going_on = step.Step(state, rows, source.progress)
+    going_on = step.StateStep(state, rows, source.progress)
     if (found := going_on.unchanged()) is not None:
         yield *found, read
         return

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from consumers.checking.report import CheckedType, CheckReport, FieldCount, Finding
+from consumers.checking.report import CheckedType, CheckFinding, CheckReport, FieldCount
 
 
 # Any: the values of JSON.
@@ -41,7 +41,7 @@ def _fields(fields: tuple[FieldCount, ...]) -> list[dict[str, Any]]:
     return [{"field": one.field, "messages": one.messages} for one in fields]
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: CheckFinding) -> dict[str, Any]:
     return {
         "kind": one.kind.value,
         "severity": one.severity,

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consumers.checking.report import CheckedType, CheckReport, Finding
+from consumers.checking.report import CheckedType, CheckFinding, CheckReport
 from reservation.inspection.tally import Knowledge
 from reservation.messages.message import printable
 
@@ -23,7 +23,7 @@ def render(report: CheckReport) -> RenderableType:
         ("what to do", False),
     ):
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    by_type: dict[tuple[str | None, str | None], list[Finding]] = {}
+    by_type: dict[tuple[str | None, str | None], list[CheckFinding]] = {}
     for finding in report.findings:
         by_type.setdefault((finding.category, finding.name), []).append(finding)
     for one in report.types:
@@ -34,7 +34,7 @@ def render(report: CheckReport) -> RenderableType:
     return Group(table, Text(_summary(report), style="green" if report.in_order else "bold red"))
 
 
-def _add_type(table: Table, one: CheckedType, findings: list[Finding]) -> None:
+def _add_type(table: Table, one: CheckedType, findings: list[CheckFinding]) -> None:
     """Add the row of a type, with what was found about it in further rows."""
     name = "others" if one.type is None else printable(one.type)
     messages = f"{'' if one.exact else '~'}{one.messages:,}"
@@ -58,7 +58,7 @@ def _add_type(table: Table, one: CheckedType, findings: list[Finding]) -> None:
         _add(table, finding, None, None)
 
 
-def _add(table: Table, finding: Finding, category: str | None, name: str | None) -> None:
+def _add(table: Table, finding: CheckFinding, category: str | None, name: str | None) -> None:
     table.add_row(
         Text(printable(category or "")),
         Text(printable(name or "")),

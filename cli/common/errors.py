@@ -32,7 +32,7 @@ class NotInOrder(click.ClickException):
     exit_code = NOT_IN_ORDER
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands report every error in one line, or with ``--debug`` in full."""
 
     def invoke(self, context: click.Context) -> Any:  # Any: click's own signature

@@ -37,7 +37,7 @@ LONGEST_FORM = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessRules:
     """Who may come in, and how.
 
     Attributes:
@@ -53,7 +53,7 @@ class Access:
     cookie: str = "reservation-console"
 
 
-def application(console: Console, access: Access) -> SecurityHeaders:
+def application(console: Console, access: AccessRules) -> SecurityHeaders:
     """Return the application; it opens and closes the pools of the console."""
 
     @asynccontextmanager
@@ -91,7 +91,7 @@ def application(console: Console, access: Access) -> SecurityHeaders:
     return SecurityHeaders(app)
 
 
-def _middleware(access: Access) -> list[Middleware]:
+def _middleware(access: AccessRules) -> list[Middleware]:
     by_proxy = isinstance(access.sign_in, ProxySignIn)
     return [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(access.hosts), www_redirect=False),

@@ -16,7 +16,7 @@ import click
 import uvicorn
 
 from cli.common.errors import CommandError
-from cli.console.application import Access, application
+from cli.console.application import AccessRules, application
 from cli.console.console import Console
 from cli.console.reading.database import Database
 from cli.console.security import (
@@ -72,7 +72,7 @@ def serve(
             {component.name: app for app, component in components.items()},
             can_sign_out=isinstance(sign_in, TokenSignIn),
         )
-        access = Access(sign_in, hosts, proxy_addresses, f"reservation-console-{taken}")
+        access = AccessRules(sign_in, hosts, proxy_addresses, f"reservation-console-{taken}")
         # uvicorn handles both signals while it runs, and raises them again afterwards.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import click
 
 from cli.common.confirming import confirm, yes_option
-from cli.common.errors import CommandError, Group, debug_option
+from cli.common.errors import CommandError, CommandGroup, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from cli.consumers import letter_output
 from cli.consumers.letter_choice import Choice, Chosen, choice_options, letters_of
 from consumers.dead_letters import administration, bulk, history
-from consumers.dead_letters.history import Request
+from consumers.dead_letters.history import LetterRequest
 from consumers.dead_letters.letter import STATES, Selection, StateChange
 from consumers.dead_letters.retry_with_data import retry_with_data
 from consumers.dead_letters.search import Filter
@@ -26,7 +26,7 @@ from reservation.store.schema.install import check_installed
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("dead-letters", cls=Group)
+@click.group("dead-letters", cls=CommandGroup)
 @debug_option
 def dead_letters() -> None:
     """Show the messages that consumers could not handle, and retry or discard them.
@@ -224,14 +224,14 @@ def retry_command(
         if file is not None:
             data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
             changed = retry_with_data(
-                connection, choice.selection, choice.positions[0], data, Request(reason)
+                connection, choice.selection, choice.positions[0], data, LetterRequest(reason)
             )
         elif choice.positions:
             changed = administration.retry(
-                connection, choice.selection, choice.positions, Request(reason)
+                connection, choice.selection, choice.positions, LetterRequest(reason)
             )
         else:
-            changed = bulk.retry_found(connection, choice.wanted, Request(reason))
+            changed = bulk.retry_found(connection, choice.wanted, LetterRequest(reason))
     entity = choice.wanted.entity
     if choice.wanted == Filter(entity=entity) and entity is not None and not changed.letters:
         raise CommandError(f"The entity {printable(entity)} has no dead letter")
@@ -283,10 +283,10 @@ def discard_command(
                 confirm(chosen.lines, "They will not be handled. Discard them")
         if choice.positions:
             changed = administration.discard(
-                connection, choice.selection, choice.positions, Request(reason)
+                connection, choice.selection, choice.positions, LetterRequest(reason)
             )
         else:
-            changed = bulk.discard_found(connection, choice.wanted, Request(reason), extent)
+            changed = bulk.discard_found(connection, choice.wanted, LetterRequest(reason), extent)
     _print_changed("discarded", changed, as_json)
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common.confirming import yes_option
-from cli.common.errors import CommandError, Group, debug_option
+from cli.common.errors import CommandError, CommandGroup, debug_option
 from cli.common.options import app_options, database_option, json_option, optional_app_options
 from cli.common.tables import console
 from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted
@@ -25,7 +25,7 @@ from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @debug_option
 def positions() -> None:
     """Show the positions of consumers, and change them by hand.

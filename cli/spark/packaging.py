@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from cli.common.errors import Group, debug_option
+from cli.common.errors import CommandGroup, debug_option
 from cli.common.lazy import runs
 from cli.common.options import app_dir_option, json_option
 from spark_jobs.session.package import build
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @debug_option
 def spark() -> None:
     """Prepare what the jobs need to run elsewhere, or to start faster here.

@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from cli.common.errors import Group, debug_option
+from cli.common.errors import CommandGroup, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from reservation.maintenance import finding_decisions
@@ -20,7 +20,7 @@ from spark_jobs.common.result import VIOLATIONS
 _findings = click.argument("findings", metavar="ID...", nargs=-1, required=True)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @debug_option
 def findings() -> None:
     """Accept findings of `reservation reconcile` that need no repair.

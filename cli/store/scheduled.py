@@ -9,10 +9,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from cli.common.errors import Group, NotInOrder, debug_option
+from cli.common.errors import CommandGroup, NotInOrder, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
-from reservation.inspection.schedule import ScheduledMessage, list_scheduled
+from reservation.inspection.schedule import ScheduleEntry, list_scheduled
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.client import MessageStore
@@ -20,7 +20,7 @@ from reservation.store.schema.install import check_installed
 from reservation.store.writing.scheduling import Cancellation, retry_scheduled
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @debug_option
 def scheduled() -> None:
     """Show the messages of a store that are to be written later, cancel them, or retry dead ones.
@@ -135,7 +135,7 @@ def retry_command(ids: tuple[uuid.UUID, ...], database_url: str, as_json: bool) 
         raise NotInOrder(f"Not dead: {', '.join(missed)}")
 
 
-def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
+def _as_json(message: ScheduleEntry, now: datetime) -> dict[str, object]:
     attempt_at, cancelled_at = message.attempt_at, message.cancelled_at
     return {
         "id": str(message.id),
@@ -151,7 +151,7 @@ def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
     }
 
 
-def _table(messages: Sequence[ScheduledMessage], now: datetime) -> Table:
+def _table(messages: Sequence[ScheduleEntry], now: datetime) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("due", "state", "type", "stream", "id", "attempts"):
         table.add_column(title, overflow="fold", min_width=36 if title == "id" else None)

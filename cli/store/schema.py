@@ -7,7 +7,7 @@ from typing import get_args
 import click
 
 from cli.common.confirming import yes_option
-from cli.common.errors import CommandError, Group, debug_option
+from cli.common.errors import CommandError, CommandGroup, debug_option
 from cli.common.options import database_option, json_option
 from cli.store.notices import notices
 from cli.store.repair import repair
@@ -16,7 +16,7 @@ from reservation.store.schema.install import Detached, Installed, attach, attach
 from reservation.store.schema.roles import Grants, Kind, grant
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 @debug_option
 def store() -> None:
     """Set up the message store, and the rights of its users.

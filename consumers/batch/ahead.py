@@ -35,7 +35,7 @@ QUICK = 0.25
 
 
 @dataclass(slots=True)
-class Following:
+class NextBatch:
     """The batch after the one that is written.
 
     Attributes:
@@ -86,10 +86,10 @@ class Ahead:
         commands: Commands,
         size: int,
         policy: FailurePolicy,
-    ) -> Following:
+    ) -> NextBatch:
         """Return the batch after one, prepared if all of it can be handled as it is."""
         read = self._reading.batch(positions, Partition(batch.to), commands, size)
-        following = Following(read, policy)
+        following = NextBatch(read, policy)
         if not read.messages or read.as_sent:
             return following
         try:
@@ -103,7 +103,7 @@ class Ahead:
             following.prepared = prepared
         return following
 
-    def decide(self, following: Following) -> None:
+    def decide(self, following: NextBatch) -> None:
         """Decide on a batch, while the server works."""
         if following.prepared is None:
             return

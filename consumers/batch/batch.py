@@ -7,7 +7,7 @@ the server where that is possible (`consumers.batch.reserver`), and handled here
 
 from collections.abc import Callable, Iterator, Sequence
 
-from consumers.batch.ahead import Following
+from consumers.batch.ahead import NextBatch
 from consumers.batch.effects import BatchEffects
 from consumers.batch.handler import BatchHandler, BatchResult
 from consumers.batch.letter_transaction import RetryTransaction
@@ -104,7 +104,7 @@ class Batch:
         *,
         recheck: bool,
         goes_on: bool,
-    ) -> tuple[BatchResult, Following | None]:
+    ) -> tuple[BatchResult, NextBatch | None]:
         """Reserve the next commands in the server if that is possible, else handle the batch."""
         commands: Commands | None = None
         if not recheck and self._reserver.takes(positions, part, policy):

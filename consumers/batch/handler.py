@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from consumers.batch.ahead import Ahead, Following
+from consumers.batch.ahead import Ahead, NextBatch
 from consumers.batch.effects import BatchEffects
 from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.blame import before, transaction
@@ -98,7 +98,7 @@ class BatchHandler:
         recheck: bool,
         commands: Commands | None = None,
         goes_on: bool = False,
-    ) -> tuple[BatchResult, Following | None]:
+    ) -> tuple[BatchResult, NextBatch | None]:
         """Handle the next messages of a part, which may have been read already.
 
         If it goes on, the messages after them may be returned, decided on.
@@ -139,8 +139,8 @@ class BatchHandler:
         return self._committed(positions, batch, decisions, following)
 
     def follow(
-        self, positions: Positions, last: Following, size: int, *, goes_on: bool
-    ) -> tuple[BatchResult | None, Following | None]:
+        self, positions: Positions, last: NextBatch, size: int, *, goes_on: bool
+    ) -> tuple[BatchResult | None, NextBatch | None]:
         """Commit what was decided ahead; None if nothing was."""
         with self._handling.attempt():
             self._handling.resume(last.batch.messages, last.decisions)
@@ -170,7 +170,7 @@ class BatchHandler:
         positions: Positions,
         batch: ReadBatch,
         decisions: Decisions,
-        following: Following | None,
+        following: NextBatch | None,
         *,
         recheck: bool,
     ) -> None:
@@ -192,8 +192,8 @@ class BatchHandler:
         positions: Positions,
         batch: ReadBatch,
         decisions: Decisions,
-        following: Following | None,
-    ) -> tuple[BatchResult, Following | None]:
+        following: NextBatch | None,
+    ) -> tuple[BatchResult, NextBatch | None]:
         """Note that a batch is committed; return its outcome, and what was decided ahead."""
         positions.committed(batch.part, batch.to)
         self._handling.committed()

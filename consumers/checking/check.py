@@ -14,7 +14,7 @@ from consumers.checking.messages import (
     findings_of_types,
     sampled,
 )
-from consumers.checking.report import CheckReport, Finding, Kind
+from consumers.checking.report import CheckFinding, CheckKind, CheckReport
 from consumers.group.inspection.status import read_time
 from consumers.group.inspection.stored_positions import categories
 from consumers.group.inspection.unread import unread_categories
@@ -84,13 +84,13 @@ def check(
     )
 
 
-def _snapshots(connection: Connection[Any], component: Component[Any]) -> Iterator[Finding]:
+def _snapshots(connection: Connection[Any], component: Component[Any]) -> Iterator[CheckFinding]:
     count = count_snapshots(connection, component)
     if count is None or not count.discarded:
         return
     more = "at least " if count.at_least else ""
-    yield Finding(
-        Kind.SNAPSHOTS,
+    yield CheckFinding(
+        CheckKind.SNAPSHOTS,
         "note",
         component.name,
         None,
@@ -100,10 +100,10 @@ def _snapshots(connection: Connection[Any], component: Component[Any]) -> Iterat
     )
 
 
-def _unread(connection: Connection[Any], component: Component[Any]) -> Iterator[Finding]:
+def _unread(connection: Connection[Any], component: Component[Any]) -> Iterator[CheckFinding]:
     for one in unread_categories(connection, categories(component)):
-        yield Finding(
-            Kind.UNREAD,
+        yield CheckFinding(
+            CheckKind.UNREAD,
             "note",
             one.category,
             None,
@@ -113,13 +113,13 @@ def _unread(connection: Connection[Any], component: Component[Any]) -> Iterator[
         )
 
 
-def _rights(connection: Connection[Any]) -> Iterator[Finding]:
+def _rights(connection: Connection[Any]) -> Iterator[CheckFinding]:
     for role in known_roles(connection):
         if not role.lacks:
             continue
         more = f" and {len(role.lacks) - 3} more" if len(role.lacks) > 3 else ""
-        yield Finding(
-            Kind.RIGHTS,
+        yield CheckFinding(
+            CheckKind.RIGHTS,
             "finding",
             None,
             role.role,
@@ -128,8 +128,8 @@ def _rights(connection: Connection[Any]) -> Iterator[Finding]:
             f"run `{role.command}` as the owner of the store",
         )
     if not may_see_senders(connection):
-        yield Finding(
-            Kind.RIGHTS,
+        yield CheckFinding(
+            CheckKind.RIGHTS,
             "note",
             None,
             printable(connection.info.user),
@@ -139,10 +139,12 @@ def _rights(connection: Connection[Any]) -> Iterator[Finding]:
         )
 
 
-def _locks(connection: Connection[Any]) -> Iterator[Finding]:
+def _locks(connection: Connection[Any]) -> Iterator[CheckFinding]:
     name = "message_store.acquire_lock"
     if not may_acquire(connection):
         text = f"{printable(connection.info.user)} may not call it, so it was not looked at"
-        yield Finding(Kind.LOCKS, "note", None, name, None, text, "check as the owner of the store")
+        yield CheckFinding(
+            CheckKind.LOCKS, "note", None, name, None, text, "check as the owner of the store"
+        )
     elif not locks_category(connection):
-        yield Finding(Kind.LOCKS, "finding", None, name, None, REPLACED, REMEDY)
+        yield CheckFinding(CheckKind.LOCKS, "finding", None, name, None, REPLACED, REMEDY)

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.checking.report import Finding, Kind
+from consumers.checking.report import CheckFinding, CheckKind
 from consumers.handling.entity_copies import HINT, SLOW
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -26,7 +26,7 @@ _TIMES = 3
 
 def findings_of_entities(
     connection: Connection[Any], component: Component[Any]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Give the entity with the longest stream among the newest events, if its copy takes long."""
     declared = declarations(component)
     if component.entity is None or not declared.loads_entities:
@@ -43,8 +43,8 @@ def findings_of_entities(
     except ReservationError:  # which is found for its type
         return
     if seconds >= SLOW:
-        yield Finding(
-            Kind.ENTITIES,
+        yield CheckFinding(
+            CheckKind.ENTITIES,
             "note",
             component.name,
             printable(longest),

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.checking.report import Finding, Kind
+from consumers.checking.report import CheckFinding, CheckKind
 from consumers.group.compatibility import GUIDE, living_differences
 from consumers.group.inspection.status import PartitionStatus, of_stored
 from consumers.group.inspection.stored_positions import StoredPosition, categories, read_positions
@@ -18,7 +18,7 @@ from reservation.maintenance.entity_order import check_order, check_waiting
 
 def findings_of_positions(
     connection: Connection[Any], component: Component[Any], app: str
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Give positions and partitions that do not fit, also those of categories no longer read."""
     groups: dict[str, list[StoredPosition]] = defaultdict(list)
     for stored in read_positions(connection):
@@ -28,8 +28,8 @@ def findings_of_positions(
     for category, rows in groups.items():
         yield from _foreign(category, rows, app)
         if len(rows) != rows[0].partitions:
-            yield Finding(
-                Kind.PARTITIONS,
+            yield CheckFinding(
+                CheckKind.PARTITIONS,
                 "finding",
                 category,
                 None,
@@ -43,11 +43,11 @@ def findings_of_positions(
             yield from _out_of_order(connection, component, category, rows)
 
 
-def _foreign(category: str, rows: Sequence[StoredPosition], app: str) -> Iterator[Finding]:
+def _foreign(category: str, rows: Sequence[StoredPosition], app: str) -> Iterator[CheckFinding]:
     highest = max((row.position for row in rows if row.foreign), default=None)
     if highest is not None:
-        yield Finding(
-            Kind.POSITIONS,
+        yield CheckFinding(
+            CheckKind.POSITIONS,
             "finding",
             category,
             None,
@@ -62,13 +62,13 @@ def _left(
     component: Component[Any],
     category: str,
     rows: Sequence[StoredPosition],
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Give a category that was consumed and is no longer declared."""
     partitions: list[PartitionStatus] = of_stored(connection, rows)
     left = sum(one.lag.messages for one in partitions)
     more = "at least " if any(one.lag.at_least for one in partitions) else ""
-    yield Finding(
-        Kind.POSITIONS,
+    yield CheckFinding(
+        CheckKind.POSITIONS,
         "finding" if left or more else "note",
         category,
         None,
@@ -86,24 +86,24 @@ def _out_of_order(
     component: Component[Any],
     category: str,
     rows: Sequence[StoredPosition],
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     size, after = rows[0].partitions, min(row.position for row in rows)
     try:
         check_order(component, category, size)
         check_waiting(connection, component, category, size, after)
     except GroupError as error:
         text, _, action = str(error).partition("; ")
-        yield Finding(Kind.PARTITIONS, "finding", category, None, None, text, action)
+        yield CheckFinding(CheckKind.PARTITIONS, "finding", category, None, None, text, action)
 
 
 def findings_of_members(
     connection: Connection[Any], component: Component[Any]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Give the living members that do not fit the declaration."""
     mine = ProcessDeclaration.of(component)
     for process, difference in living_differences(connection, component.name, mine):
-        yield Finding(
-            Kind.MEMBERS,
+        yield CheckFinding(
+            CheckKind.MEMBERS,
             "finding",
             None,
             process,

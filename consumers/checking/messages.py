@@ -6,15 +6,15 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.checking.report import CheckedType, FieldCount, Finding, Kind
+from consumers.checking.report import CheckedType, CheckFinding, CheckKind, FieldCount
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.errors import ReservationError
 from reservation.inspection.sampling import CategoryCount, messages_at, sample
 from reservation.inspection.tally import (
+    CategoryRole,
     Inspector,
     Knowledge,
-    Role,
     Tally,
     declared_categories,
     declared_types,
@@ -93,12 +93,14 @@ def checked_types(
     return types
 
 
-def findings_of_types(component: Component[Any], types: list[CheckedType]) -> Iterator[Finding]:
+def findings_of_types(
+    component: Component[Any], types: list[CheckedType]
+) -> Iterator[CheckFinding]:
     """Give what does not fit about types: unknown ones, unreadable messages, other fields."""
     for one in types:
         if one.knowledge is Knowledge.UNKNOWN and one.messages:
-            yield Finding(
-                Kind.UNKNOWN_TYPE,
+            yield CheckFinding(
+                CheckKind.UNKNOWN_TYPE,
                 "finding",
                 one.category,
                 one.type,
@@ -107,8 +109,8 @@ def findings_of_types(component: Component[Any], types: list[CheckedType]) -> It
                 _declare(component, one),
             )
         if one.unreadable:
-            yield Finding(
-                Kind.UNREADABLE,
+            yield CheckFinding(
+                CheckKind.UNREADABLE,
                 "finding",
                 one.category,
                 one.type,
@@ -119,8 +121,8 @@ def findings_of_types(component: Component[Any], types: list[CheckedType]) -> It
             )
         for text, fields in (("lacked by", one.missing), ("only in", one.added)):
             for field in fields[:MOST_NAMED]:
-                yield Finding(
-                    Kind.FIELDS,
+                yield CheckFinding(
+                    CheckKind.FIELDS,
                     "note",
                     one.category,
                     one.type,
@@ -135,14 +137,14 @@ def findings_of_types(component: Component[Any], types: list[CheckedType]) -> It
 
 def findings_of_names(
     connection: Connection[Any], component: Component[Any], tallies: Mapping[str, Tally]
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Give the categories that have reservations under other names than the declaration gives."""
     for category, tally in tallies.items():
         if tally.misnamed_first is None:
             continue
         (first,) = messages_at(connection, [tally.misnamed_first])
-        yield Finding(
-            Kind.RESERVATION_NAMES,
+        yield CheckFinding(
+            CheckKind.RESERVATION_NAMES,
             "finding",
             category,
             first.type,
@@ -164,10 +166,10 @@ def _advice(component: Component[Any], message: StoredMessage) -> str:
 
 def _declare(component: Component[Any], one: CheckedType) -> str:
     what = {
-        Role.COMMANDS: "a handler",
-        Role.RESERVATIONS: "a handler with key=",
-        Role.EVENTS: "a projector",
-        Role.SUBSCRIBED: "a handler with category=",
+        CategoryRole.COMMANDS: "a handler",
+        CategoryRole.RESERVATIONS: "a handler with key=",
+        CategoryRole.EVENTS: "a projector",
+        CategoryRole.SUBSCRIBED: "a handler with category=",
     }[one.role]
     if one.type is None:
         return f"declare {what} for each, or ignore it"

@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import Literal
 from uuid import UUID
 
-from reservation.inspection.tally import Knowledge, Role
+from reservation.inspection.tally import CategoryRole, Knowledge
 
 
-class Kind(StrEnum):
+class CheckKind(StrEnum):
     """What a finding is about."""
 
     UNKNOWN_TYPE = "unknown-type"
@@ -31,7 +31,7 @@ Severity = Literal["finding", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """One thing that does not fit, or that is good to know.
 
     Attributes:
@@ -44,7 +44,7 @@ class Finding:
         action: what to do.
     """
 
-    kind: Kind
+    kind: CheckKind
     severity: Severity
     category: str | None
     name: str | None
@@ -86,7 +86,7 @@ class CheckedType:
     """
 
     category: str
-    role: Role
+    role: CategoryRole
     type: str | None
     knowledge: Knowledge
     messages: int
@@ -119,7 +119,7 @@ class CheckReport:
     full: bool
     sample: int | None
     types: Sequence[CheckedType]
-    findings: Sequence[Finding]
+    findings: Sequence[CheckFinding]
 
     @property
     def in_order(self) -> bool:

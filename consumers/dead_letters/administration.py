@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import Connection, sql
 
 from consumers.dead_letters import history
-from consumers.dead_letters.history import Request
+from consumers.dead_letters.history import LetterRequest
 from consumers.dead_letters.letter import (
     OPEN,
     Content,
@@ -128,16 +128,16 @@ def retry(
     connection: Connection[Any],
     selection: Selection,
     global_positions: Collection[int],
-    request: Request | None = None,
+    request: LetterRequest | None = None,
 ) -> StateChange:
     """Request that dead letters are handled again, and then those that are parked behind them."""
     with locked(connection):
         letters = find_each(connection, selection, global_positions)
-        return retry_letters(connection, letters, request or Request())
+        return retry_letters(connection, letters, request or LetterRequest())
 
 
 def retry_letters(
-    connection: Connection[Any], letters: Sequence[Letter], request: Request
+    connection: Connection[Any], letters: Sequence[Letter], request: LetterRequest
 ) -> StateChange:
     """The same for letters as they are, while `locked`; those that will be retried stay so."""
     ((now,),) = connection.execute("SELECT clock_timestamp()").fetchall()
@@ -156,16 +156,16 @@ def discard(
     connection: Connection[Any],
     selection: Selection,
     global_positions: Collection[int],
-    request: Request | None = None,
+    request: LetterRequest | None = None,
 ) -> StateChange:
     """Discard letters; those that are parked behind them are handled."""
     with locked(connection):
         letters = find_each(connection, selection, global_positions)
-        return discard_letters(connection, letters, request or Request())
+        return discard_letters(connection, letters, request or LetterRequest())
 
 
 def discard_letters(
-    connection: Connection[Any], letters: Sequence[Letter], request: Request
+    connection: Connection[Any], letters: Sequence[Letter], request: LetterRequest
 ) -> StateChange:
     """The same for letters as they are, while they are `locked`."""
     for letter in letters:

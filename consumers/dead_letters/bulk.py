@@ -11,12 +11,12 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.dead_letters import administration, search
-from consumers.dead_letters.history import Request
+from consumers.dead_letters.history import LetterRequest
 from consumers.dead_letters.letter import Letter, StateChange
 from consumers.dead_letters.search import Extent, Filter, LetterKey
 
 # What changes letters while they are locked.
-Change = Callable[[Connection[Any], Sequence[Letter], Request], StateChange]
+Change = Callable[[Connection[Any], Sequence[Letter], LetterRequest], StateChange]
 
 # How many letters are changed in one transaction.
 AT_ONCE = 10_000
@@ -35,19 +35,19 @@ def to_discard(wanted: Filter) -> Filter:
 def retry_found(
     connection: Connection[Any],
     wanted: Filter,
-    request: Request | None = None,
+    request: LetterRequest | None = None,
     seen: Extent | None = None,
 ) -> StateChange:
     """Retry all letters that a filter picks out and that are dead or waiting, except conflicts."""
     return _change(
-        connection, to_retry(wanted), request or Request(), seen, administration.retry_letters
+        connection, to_retry(wanted), request or LetterRequest(), seen, administration.retry_letters
     )
 
 
 def discard_found(
     connection: Connection[Any],
     wanted: Filter,
-    request: Request | None = None,
+    request: LetterRequest | None = None,
     seen: Extent | None = None,
 ) -> StateChange:
     """Discard all dead letters that a filter picks out; see `retry_found`.
@@ -55,14 +55,18 @@ def discard_found(
     What is parked behind them is handled.
     """
     return _change(
-        connection, to_discard(wanted), request or Request(), seen, administration.discard_letters
+        connection,
+        to_discard(wanted),
+        request or LetterRequest(),
+        seen,
+        administration.discard_letters,
     )
 
 
 def _change(
     connection: Connection[Any],
     wanted: Filter,
-    request: Request,
+    request: LetterRequest,
     seen: Extent | None,
     do: Change,
 ) -> StateChange:

@@ -25,7 +25,7 @@ Decision = Literal["retry", "discard"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LetterRequest:
     """What somebody asks for, apart from the letters.
 
     Attributes:
@@ -61,7 +61,7 @@ class LetterDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class LetterResult:
     """What a request has done.
 
     Attributes:
@@ -81,7 +81,7 @@ def record(
     connection: Connection[Any],
     letters: Sequence[Letter],
     decision: Decision,
-    request: Request,
+    request: LetterRequest,
 ) -> None:
     """Keep what is decided about letters, in the transaction that changes their states."""
     if not letters:
@@ -115,8 +115,8 @@ def of_letter(connection: Connection[Any], letter: Letter) -> list[LetterDecisio
     return [LetterDecision(*row) for row in rows]
 
 
-def of_request(connection: Connection[Any], request: UUID) -> Done | None:
+def of_request(connection: Connection[Any], request: UUID) -> LetterResult | None:
     """Return what a request has done; None if it has done nothing."""
     with translated():
         rows = connection.execute(_QUERIES["of_request"], {"request": request}).fetchall()
-    return Done(*rows[0]) if rows else None
+    return LetterResult(*rows[0]) if rows else None

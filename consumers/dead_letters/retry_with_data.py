@@ -7,7 +7,7 @@ import msgspec
 from psycopg import Connection, errors
 
 from consumers.dead_letters import administration
-from consumers.dead_letters.history import Request
+from consumers.dead_letters.history import LetterRequest
 from consumers.dead_letters.letter import LetterError, Selection, StateChange
 from consumers.failures.failure import Reason
 from reservation.postgres.queries import load_queries
@@ -21,7 +21,7 @@ def retry_with_data(
     selection: Selection,
     global_position: int,
     data: bytes,
-    request: Request,
+    request: LetterRequest,
 ) -> StateChange:
     """Request that a dead letter is handled again, with other data than its message has.
 

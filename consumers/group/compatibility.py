@@ -13,7 +13,7 @@ import msgspec
 from psycopg import Connection
 
 from reservation.errors import GroupError
-from reservation.inspection.process_declaration import Handled, ProcessDeclaration, Shape
+from reservation.inspection.process_declaration import HandledType, ProcessDeclaration, Shape
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -23,7 +23,7 @@ _QUERIES = load_queries("consumers.group", "compatibility.sql")
 GUIDE = "docs/how-to/upgrade.md"
 
 
-class Difference(NamedTuple):
+class Incompatibility(NamedTuple):
     """Why a process may not run beside another one.
 
     Attributes:
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 def living_differences(
     connection: Connection[Any], consumer: str, mine: ProcessDeclaration, former: int | None = None
-) -> list[tuple[str, Difference]]:
+) -> list[tuple[str, Incompatibility]]:
     """Return what keeps a process from running beside living members of a component's groups."""
     with translated():
         members = connection.execute(
@@ -50,11 +50,11 @@ def living_differences(
     ]
 
 
-def _compared(mine: ProcessDeclaration, stored: str) -> Iterator[Difference]:
+def _compared(mine: ProcessDeclaration, stored: str) -> Iterator[Incompatibility]:
     try:
         theirs = ProcessDeclaration.from_json(stored)
     except msgspec.MsgspecError:
-        yield Difference("it stores a declaration that cannot be read here", "run one version")
+        yield Incompatibility("it stores a declaration that cannot be read here", "run one version")
         return
     yield from compare(mine, theirs)
 
@@ -88,41 +88,41 @@ def store_declaration(connection: Connection[Any], member: int, mine: ProcessDec
         connection.execute(_QUERIES["store"], {"member": member, "declaration": mine.to_json()})
 
 
-def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[Difference]:
+def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[Incompatibility]:
     """Give what keeps processes with two declarations from running at once."""
     yield from _differing_keys(mine.commands, theirs.commands)
     for category in sorted(mine.subscriptions.keys() & theirs.subscriptions):
         one, other = mine.subscriptions[category], theirs.subscriptions[category]
         yield from _differing_keys(one, other)
         for type_ in _lacking(one, other):
-            yield Difference(
+            yield Incompatibility(
                 f"{printable(type_)} of {printable(category)} is handled here, and passed there",
                 "do not run both",
             )
         for type_ in _lacking(other, one):
-            yield Difference(
+            yield Incompatibility(
                 f"{printable(type_)} of {printable(category)} is handled there, and passed here",
                 "keep the handler",
             )
     for name in _renamed(mine, theirs):
-        yield Difference(
+        yield Incompatibility(
             f"the command {printable(name)} is sent under this name now, which it cannot read",
             "write the former name with message(…, stored_as=…) until it has stopped",
         )
     for name in _renamed(theirs, mine):
-        yield Difference(
+        yield Incompatibility(
             f"the command {printable(name)} is sent under this name there, which cannot be read "
             f"here",
             f"name it as a former name with message(…, was={name!r})",
         )
     for type_, reason in _unreadable(mine, theirs):
-        yield Difference(
+        yield Incompatibility(
             f"handlers here write the event {printable(type_)}, which it cannot read{reason}",
             "write the former name with message(…, stored_as=…) if the class was renamed, or first "
             "deploy code that reads the event and does not write it",
         )
     for type_, reason in _unreadable(theirs, mine):
-        yield Difference(
+        yield Incompatibility(
             f"its handlers write the event {printable(type_)}, which cannot be read here{reason}",
             "name a former name with message(…, was=…), declare an upcaster from a former shape, "
             "keep its projector, or ignore it",
@@ -130,12 +130,12 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[Di
 
 
 def _differing_keys(
-    mine: Mapping[str, Handled], theirs: Mapping[str, Handled]
-) -> Iterator[Difference]:
+    mine: Mapping[str, HandledType], theirs: Mapping[str, HandledType]
+) -> Iterator[Incompatibility]:
     for type_ in sorted(mine.keys() & theirs):
         here, there = mine[type_], theirs[type_]
         if not here.agrees_with(there):
-            yield Difference(
+            yield Incompatibility(
                 f"the key of {printable(type_)} is {printable(there.keys[0])} there and "
                 f"{printable(here.keys[0])} here",
                 "keep it as it was, or let each find the reservations of the other with "
@@ -143,7 +143,7 @@ def _differing_keys(
             )
 
 
-def _lacking(one: Mapping[str, Handled], other: Mapping[str, Handled]) -> list[str]:
+def _lacking(one: Mapping[str, HandledType], other: Mapping[str, HandledType]) -> list[str]:
     """Return the types that one process handles, and another under none of their names."""
     return sorted(type_ for type_ in one if other.keys().isdisjoint(one[type_].names))
 

@@ -21,7 +21,7 @@ MOST_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallResult:
     """What a call has given: events, or the error with which it failed."""
 
     outcome: str
@@ -32,7 +32,7 @@ class Outcome:
 
 # Any: the context of the handler.
 @dataclass(slots=True, eq=False)
-class Call:
+class AsyncCall:
     """One call of an async handler.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
     seen: object
     lines: frozenset[Hashable]
     context: Any
-    task: "asyncio.Task[Outcome | None]"
+    task: "asyncio.Task[CallResult | None]"
     is_letter: bool = False
     is_cancelled: bool = False
 
@@ -78,7 +78,7 @@ class RunningCalls:
         self.closed = False
         self.freed: Callable[[], None] | None = None
         self.is_cut: Callable[[], bool] | None = None
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, AsyncCall] = {}
         self._taken: Counter[Hashable] = Counter()
         self._limits: dict[Hashable, int] = {}
         self._held: dict[int, Callable[[], bool]] = {}  # letters that wait for a place or a call
@@ -110,12 +110,12 @@ class RunningCalls:
         ended = {at for at, call in self._calls.items() if call.is_letter and not call.goes_on()}
         return ended | {at for at, is_held in self._held.items() if not is_held()}
 
-    def ended(self, position: int) -> Call | None:
+    def ended(self, position: int) -> AsyncCall | None:
         """Return the call for a message, if there was one and it has ended."""
         call = self._calls.get(position)
         return None if call is None or call.goes_on() else call
 
-    def in_line(self, lines: Collection[Hashable], handled: Collection[int]) -> Call | None:
+    def in_line(self, lines: Collection[Hashable], handled: Collection[int]) -> AsyncCall | None:
         """Return the call for a passed message that others of a line wait for.
 
         It may have ended, unless its message is among those that are handled at the moment.
@@ -153,7 +153,7 @@ class RunningCalls:
         if self.freed is not None:
             self.freed()
 
-    def add(self, position: int, call: Call) -> None:
+    def add(self, position: int, call: AsyncCall) -> None:
         """Note a call that goes on at the end of its batch."""
         self._calls[position] = call
 
@@ -189,7 +189,7 @@ class RunningCalls:
         """Return the streams of the messages that have calls, by their global positions."""
         return {at: call.stream_name for at, call in self._calls.items()}
 
-    def _forget(self, position: int) -> "asyncio.Task[Outcome | None] | None":
+    def _forget(self, position: int) -> "asyncio.Task[CallResult | None] | None":
         """Forget a message; return its call if that goes on."""
         self._held.pop(position, None)
         self._parked.discard(position)

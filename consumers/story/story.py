@@ -23,7 +23,7 @@ from consumers.story.following import (
     is_copy,
 )
 from consumers.story.reading import Reading, cause_of, reading
-from reservation.inspection.schedule import ScheduledMessage
+from reservation.inspection.schedule import ScheduleEntry
 from reservation.messages import stream_name as names
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.pseudo_event import PSEUDO_EVENT, rejection_of
@@ -44,7 +44,7 @@ _PASSED = {
 _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Kind(StrEnum):
+class EntryKind(StrEnum):
     """What an entry of a story is."""
 
     COMMAND = "command"
@@ -61,7 +61,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StoryOutcome:
     """What became of a command, in a sentence; the tone is for its colour."""
 
     text: str
@@ -87,23 +87,23 @@ class Entry:
         consumer: of a pass, whose it is.
     """
 
-    kind: Kind
+    kind: EntryKind
     time: datetime | None
     depth: int = 0
     message: StoredMessage | None = None
     is_asked: bool = False
-    outcome: Outcome | None = None
+    outcome: StoryOutcome | None = None
     trace: str | None = None
     reason: str | None = None
     letter: Letter | None = None
     decisions: tuple[LetterDecision, ...] = ()
-    scheduled: ScheduledMessage | None = None
+    scheduled: ScheduleEntry | None = None
     consumer: str | None = None
 
     @property
     def is_message(self) -> bool:
         """Whether it is a message of the log, and not something about one."""
-        return self.kind not in (Kind.LETTER, Kind.SCHEDULED, Kind.PASS)
+        return self.kind not in (EntryKind.LETTER, EntryKind.SCHEDULED, EntryKind.PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ def tell(connection: Connection[Any], text: str) -> Story:
 
 
 _DONE = {
-    Kind.REJECTION: Outcome("Rejected", "warn"),
-    Kind.EVENT: Outcome("Handled", "good"),
-    Kind.NO_EVENT: Outcome("Handled, without an event", "good"),
+    EntryKind.REJECTION: StoryOutcome("Rejected", "warn"),
+    EntryKind.EVENT: StoryOutcome("Handled", "good"),
+    EntryKind.NO_EVENT: StoryOutcome("Handled, without an event", "good"),
 }
 
 _NOTHING = (
@@ -219,23 +219,23 @@ def _entries(store: Reading, found: Found, asked: set[int]) -> list[Entry]:
     ]
 
 
-def _kind_of(message: StoredMessage, found: Found) -> Kind:
+def _kind_of(message: StoredMessage, found: Found) -> EntryKind:
     if message.type == PSEUDO_EVENT:
-        return Kind.NO_EVENT if rejection_of(message) is None else Kind.REJECTION
+        return EntryKind.NO_EVENT if rejection_of(message) is None else EntryKind.REJECTION
     if message.global_position in found.reissues:
-        return Kind.REISSUE
+        return EntryKind.REISSUE
     if is_copy(message):
-        return Kind.RESERVATION
+        return EntryKind.RESERVATION
     if component_of(message) == names.category(message.stream_name):
-        return Kind.EVENT
+        return EntryKind.EVENT
     cause = found.messages.get(cause_of(message) or 0)
     if cause is None:
-        return Kind.COMMAND if is_command(message) else Kind.MESSAGE
+        return EntryKind.COMMAND if is_command(message) else EntryKind.MESSAGE
     id_, stream = uuid.UUID(message.id), message.stream_name
     is_event = any(followed_id(cause.id, stream, n) == id_ for n in range(_MOST_EVENTS))
     if is_event or component_of(cause) == names.category(stream):
-        return Kind.EVENT
-    return Kind.COMMAND if is_command(message) else Kind.FURTHER
+        return EntryKind.EVENT
+    return EntryKind.COMMAND if is_command(message) else EntryKind.FURTHER
 
 
 def _about(store: Reading, messages: Mapping[int, StoredMessage]) -> dict[int, list[Entry]]:
@@ -250,7 +250,7 @@ def _about(store: Reading, messages: Mapping[int, StoredMessage]) -> dict[int, l
     ):
         what = _PASSED[reason]
         about[position].append(
-            Entry(Kind.PASS, time, message=messages[position], reason=what, consumer=consumer)
+            Entry(EntryKind.PASS, time, message=messages[position], reason=what, consumer=consumer)
         )
     for row in store.rows("scheduled", **_scheduled(causes=positions)):
         about[row[0]].append(_scheduled_entry(row))
@@ -263,7 +263,7 @@ def _letters(
     """Return the dead letters at some positions; a message of another id is of a replaced log."""
     return [
         Entry(
-            Kind.LETTER,
+            EntryKind.LETTER,
             letter.created_at,
             message=message,
             letter=letter,
@@ -283,17 +283,17 @@ def _scheduled(id_: uuid.UUID | None = None, causes: Sequence[int] = ()) -> dict
 
 
 def _scheduled_entry(row: tuple[Any, ...], depth: int = 0) -> Entry:
-    scheduled = ScheduledMessage(*row[1:])
+    scheduled = ScheduleEntry(*row[1:])
     time = scheduled.cancelled_at or scheduled.scheduled_at
-    return Entry(Kind.SCHEDULED, time, depth, scheduled=scheduled)
+    return Entry(EntryKind.SCHEDULED, time, depth, scheduled=scheduled)
 
 
 def _outcome(
     store: Reading, found: Found, command: StoredMessage, entries: Sequence[Entry]
-) -> Outcome:
+) -> StoryOutcome:
     """Return what became of a command, by the entries that follow from it or are about it."""
     first = found.reissues.get(command.global_position)
-    copies = [e for e in entries if e.kind is Kind.RESERVATION and _is_of(e, [command])]
+    copies = [e for e in entries if e.kind is EntryKind.RESERVATION and _is_of(e, [command])]
     own = [command, *(entry.message for entry in copies if entry.message is not None)]
     about = [entry for entry in entries if _is_of(entry, own)]
     letters = [entry.letter for entry in about if entry.letter is not None]
@@ -304,7 +304,7 @@ def _outcome(
         or _by_position(store, own[-1], first)
     )
     if any(letter.corrected for letter in letters):
-        return Outcome(f"{outcome.text}, corrected", outcome.tone)
+        return StoryOutcome(f"{outcome.text}, corrected", outcome.tone)
     return outcome
 
 
@@ -316,25 +316,27 @@ def _is_of(entry: Entry, messages: Sequence[StoredMessage]) -> bool:
     return any(message.global_position == position for message in messages)
 
 
-def _by_letters(letters: Sequence[Letter]) -> Outcome | None:
+def _by_letters(letters: Sequence[Letter]) -> StoryOutcome | None:
     for letter in letters:
         if letter.state not in OPEN:
             continue
         if letter.state == "waiting" and not letter.attempts:
-            return Outcome("Is about to be tried again", "warn")
+            return StoryOutcome("Is about to be tried again", "warn")
         if letter.state == "waiting":
-            return Outcome(f"Waits for its next attempt, after {letter.attempts} failed", "warn")
+            return StoryOutcome(
+                f"Waits for its next attempt, after {letter.attempts} failed", "warn"
+            )
         if letter.state == "parked":
-            return Outcome(f"Parked behind the message at {letter.behind}", "warn")
+            return StoryOutcome(f"Parked behind the message at {letter.behind}", "warn")
         if letter.reason == "conflict":
-            return Outcome("In conflict with another command of its key", "bad")
-        return Outcome(f"A dead letter: {letter.reason}", "bad")
+            return StoryOutcome("In conflict with another command of its key", "bad")
+        return StoryOutcome(f"A dead letter: {letter.reason}", "bad")
     if any(letter.state == "discarded" for letter in letters):
-        return Outcome("A dead letter, which was discarded", "bad")
+        return StoryOutcome("A dead letter, which was discarded", "bad")
     return None
 
 
-def _by_position(store: Reading, message: StoredMessage, first: int | None) -> Outcome:
+def _by_position(store: Reading, message: StoredMessage, first: int | None) -> StoryOutcome:
     """Return what the position of the consumer says, where nothing follows from a command."""
     rows = store.rows(
         "dealt_with",
@@ -343,12 +345,12 @@ def _by_position(store: Reading, message: StoredMessage, first: int | None) -> O
         stream=message.stream_name,
     )
     if not rows:
-        return Outcome("No consumer has read it", "warn")
+        return StoryOutcome("No consumer has read it", "warn")
     if rows[0][0] < message.global_position:
-        return Outcome("Not handled yet", "warn")
+        return StoryOutcome("Not handled yet", "warn")
     if first is not None:
-        return Outcome(f"A duplicate of the command at {first}", "good")
-    return Outcome("Read by its consumer; no event that follows was found", "good")
+        return StoryOutcome(f"A duplicate of the command at {first}", "good")
+    return StoryOutcome("Read by its consumer; no event that follows was found", "good")
 
 
 def _trace_of(message: StoredMessage) -> str | None:

@@ -50,7 +50,7 @@ class Inherited:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class EndReason:
     """Why a process cannot go on.
 
     Attributes:
@@ -138,7 +138,7 @@ class Child:
         """Send SIGKILL."""
         self._process.kill()
 
-    def wait(self) -> Reason | None:
+    def wait(self) -> EndReason | None:
         """Wait for its end; return why it could not go on, if it has said so."""
         self._process.wait()
         os.close(self._ended)
@@ -148,9 +148,9 @@ class Child:
         if not said:
             return None
         reads, text, is_about_data = json.loads(said)
-        return Reason(tuple(reads), text, is_about_data)
+        return EndReason(tuple(reads), text, is_about_data)
 
 
-def say(descriptor: int, reason: Reason) -> None:
+def say(descriptor: int, reason: EndReason) -> None:
     """Say why this process cannot go on."""
     os.write(descriptor, json.dumps([reason.reads, reason.text, reason.is_about_data]).encode())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from consumers.group.inspection.stored_positions import Reads
-from consumers.runtime.observability.telemetry import Report, no_batches
+from consumers.runtime.observability.telemetry import ConsumerReport, no_batches
 from reservation.messages.message import printable
 
 _LARGEST = 1 << 18  # bytes of a report
@@ -27,7 +27,7 @@ class Life:
     """
 
     reads: Reads
-    report: Report
+    report: ConsumerReport
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -36,7 +36,7 @@ class ConsumerCounts:
     """What all processes of a consumer have done, those that have ended included.
 
     Attributes:
-        counts: as in `Report`, as are the others.
+        counts: as in `ConsumerReport`, as are the others.
         buckets: the same.
         seconds: the same.
         errors: the same.
@@ -51,7 +51,7 @@ class ConsumerCounts:
     scheduled_written: int = 0
     scheduled_refused: int = 0
 
-    def add(self, done: "Report | ConsumerCounts") -> None:
+    def add(self, done: "ConsumerReport | ConsumerCounts") -> None:
         """Add what one process did, or several."""
         self.counts.update(done.counts)
         self.buckets = [
@@ -96,7 +96,7 @@ class Board:
                 data = self._receiver.recv(_LARGEST)
             except BlockingIOError:
                 return
-            report = msgspec.msgpack.decode(data, type=Report)
+            report = msgspec.msgpack.decode(data, type=ConsumerReport)
             with self._lock:
                 life = self._lives.get((report.pid, (report.consumer, report.category)))
                 if life is not None:  # else its end was noted before
@@ -106,7 +106,7 @@ class Board:
         """Note that a process was started with these consumers."""
         with self._lock:
             for reads in every:
-                self._lives[pid, reads] = Life(reads, Report(pid, *reads))
+                self._lives[pid, reads] = Life(reads, ConsumerReport(pid, *reads))
 
     def ended(self, pid: int) -> None:
         """Note that a process has ended; the last reports of its consumers count."""
@@ -168,5 +168,5 @@ def _name(life: Life) -> str:
     return f"{' '.join(map(printable, life.reads))} in process {life.report.pid}"
 
 
-def _why(report: Report) -> str:
+def _why(report: ConsumerReport) -> str:
     return f": {printable(report.reason)}" if report.reason else ""

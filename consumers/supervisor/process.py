@@ -12,7 +12,7 @@ from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import Stop
 from consumers.supervisor.assignment import Assignment
-from consumers.supervisor.child import Inherited, Reason, say
+from consumers.supervisor.child import EndReason, Inherited, say
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.memory import Memory
 from reservation.app_path import load_component
@@ -47,7 +47,7 @@ def main(descriptor: int) -> None:
     assignment = inherited.assignment
     memory = Memory(inherited.processes, assignment.reads, inherited.memory)
     failed = run_process(assignment, inherited.number, memory, inherited.host, reports)
-    if isinstance(failed, Reason):
+    if isinstance(failed, EndReason):
         say(inherited.failures, failed)
     sys.exit(0 if failed is None else 1)
 
@@ -58,7 +58,7 @@ def run_process(
     memory: Memory,
     host: int | None = None,
     report_to: socket.socket | None = None,
-) -> Reason | BaseException | None:
+) -> EndReason | BaseException | None:
     """Run the consumers; return why they cannot go on, or what has crashed, or None.
 
     After a crash the host starts the process again.
@@ -74,7 +74,7 @@ def run_process(
         except ReservationError as error:
             if assignment.options.debug:
                 Log(*process.failed).error("consumer_ended", error=str(error), exc_info=error)
-            return Reason(process.failed, str(error)[:LONGEST_REASON], error.is_about_data)
+            return EndReason(process.failed, str(error)[:LONGEST_REASON], error.is_about_data)
         except BaseException as error:  # noqa: BLE001  Python would print its traceback
             process.log_crash(f"Ended by {describe(error)}", error)
             return error

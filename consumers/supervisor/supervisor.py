@@ -24,7 +24,7 @@ from consumers.runtime.at_hand import Record
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import STOP_SIGNALS
 from consumers.supervisor.assignment import Assignment
-from consumers.supervisor.child import Child, Reason
+from consumers.supervisor.child import Child, EndReason
 from consumers.supervisor.health import Board
 from consumers.supervisor.memory import Memory
 from consumers.supervisor.stuck import LOOK, Stuck
@@ -168,7 +168,7 @@ class _Host:
         if child not in self._killed and (child.exit_code != 0 or not self._stopping):
             self._replace(child, reason)
 
-    def _replace(self, child: Child, reason: Reason | None) -> None:
+    def _replace(self, child: Child, reason: EndReason | None) -> None:
         """Start a process that died again, or stop all because it cannot go on."""
         if reason is None:
             code = child.exit_code
@@ -192,7 +192,7 @@ class _Host:
                 self._start(child.number)
                 return
             reads = next(iter(at_hand), self._assignment.reads[0])
-            reason = Reason(reads, _why(how, at_hand), is_about_data=True)
+            reason = EndReason(reads, _why(how, at_hand), is_about_data=True)
         if self._board is not None:
             self._board.failed(reason.reads, reason.text)
         if self._failure is None:

@@ -7,24 +7,24 @@ component at each of its statements.
 
 from consumers.testing.crashing.kit import crash_everywhere
 from consumers.testing.crashing.report import (
+    Bug,
+    BugKind,
     CrashFindings,
     CrashKitError,
     CrashReport,
-    Finding,
-    Kind,
 )
 from consumers.testing.databases import Databases
 from consumers.testing.embedded_server import embedded_server
 from consumers.testing.in_memory import InMemoryStore, MessageOutcome, run_in_memory
 
 __all__ = [
+    "Bug",
+    "BugKind",
     "CrashFindings",
     "CrashKitError",
     "CrashReport",
     "Databases",
-    "Finding",
     "InMemoryStore",
-    "Kind",
     "MessageOutcome",
     "crash_everywhere",
     "embedded_server",

@@ -124,7 +124,7 @@ class Retry:
         return isinstance(error, self.on)
 
 
-class Following(NamedTuple):
+class AfterFailure(NamedTuple):
     """What follows when a message failed.
 
     Attributes:
@@ -138,7 +138,7 @@ class Following(NamedTuple):
 
 def next_attempt(
     error: BaseException | None, retry: Retry | None, default: Retry, tried: int
-) -> Following:
+) -> AfterFailure:
     """Return what follows when a message failed that was tried so often before.
 
     Args:
@@ -148,13 +148,13 @@ def next_attempt(
         tried: how many attempts were counted before.
     """
     if isinstance(error, RetryLater) and retry is None:
-        return Following(tried, error.after.total_seconds())
+        return AfterFailure(tried, error.after.total_seconds())
     policy = retry if retry is not None and is_named(error, retry) else default
     if tried + 1 >= policy.attempts:
-        return Following(tried + 1, None)
+        return AfterFailure(tried + 1, None)
     if isinstance(error, RetryLater):
-        return Following(tried + 1, error.after.total_seconds())
-    return Following(tried + 1, policy.interval(tried + 1))
+        return AfterFailure(tried + 1, error.after.total_seconds())
+    return AfterFailure(tried + 1, policy.interval(tried + 1))
 
 
 def is_named(error: BaseException | None, retry: Retry | None) -> bool:

@@ -31,8 +31,8 @@ from reservation.http.wire.problems import (
     KEY_REUSED,
     NOT_AUTHENTICATED,
     REQUEST_UNKNOWN,
-    Kind,
     Problem,
+    ProblemKind,
 )
 from reservation.store.statements import Statement
 
@@ -233,7 +233,7 @@ class Idempotency:
             found = self._scope(request)
             principal = await found if inspect.isawaitable(found) else found
         except HTTPException as error:
-            kind = Kind(error.status_code, "scope-refused", "The request is refused")
+            kind = ProblemKind(error.status_code, "scope-refused", "The request is refused")
             raise kind.with_headers(error.headers or {}).problem(error.detail) from error
         if principal is None:
             raise NOT_AUTHENTICATED.problem()

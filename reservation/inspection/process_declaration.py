@@ -25,7 +25,7 @@ from reservation.serialization.codec import camel_case
 from reservation.serialization.struct_types import names_of
 
 
-class Handled(msgspec.Struct, frozen=True, omit_defaults=True):
+class HandledType(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a process handles messages of one type.
 
     Attributes:
@@ -40,7 +40,7 @@ class Handled(msgspec.Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...]
     written: str = ""
 
-    def agrees_with(self, other: "Handled") -> bool:
+    def agrees_with(self, other: "HandledType") -> bool:
         """Return whether each of two processes finds what the other has handled."""
         return self.keys[0] in other.keys and other.keys[0] in self.keys
 
@@ -70,11 +70,11 @@ class ProcessDeclaration(msgspec.Struct, frozen=True):
             type.
     """
 
-    commands: dict[str, Handled]
+    commands: dict[str, HandledType]
     ignored: tuple[str, ...]
     events: dict[str, Shape] | None
     writes: dict[str, Shape]
-    subscriptions: dict[str, dict[str, Handled]]
+    subscriptions: dict[str, dict[str, HandledType]]
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -98,11 +98,11 @@ class ProcessDeclaration(msgspec.Struct, frozen=True):
         )
 
 
-def _commands(component: Component[Any]) -> dict[str, Handled]:
+def _commands(component: Component[Any]) -> dict[str, HandledType]:
     declared = declarations(component)
     types = declared.types
     return {
-        name: Handled(tuple(_keys(component, name)), one.names, types.written(one.message).name)
+        name: HandledType(tuple(_keys(component, name)), one.names, types.written(one.message).name)
         for name, one in declared.own.handled.items()
     }
 
@@ -122,7 +122,7 @@ def _keys(component: Component[Any], name: str) -> Iterator[str]:
         yield _joined(once)
 
 
-def _subscribed(declared: CategoryDeclarations) -> dict[str, Handled]:
+def _subscribed(declared: CategoryDeclarations) -> dict[str, HandledType]:
     subscriptions = {}
     for name, one in declared.handled.items():
         id_ = _form(one.id if callable(one.id) else (one.id,))
@@ -132,7 +132,7 @@ def _subscribed(declared: CategoryDeclarations) -> dict[str, Handled]:
             f"from {one.from_position}" if one.from_position else "",
             "correlated" if one.correlated else "",
         )
-        subscriptions[name] = Handled((handled,), declared.types.names_of(one.message))
+        subscriptions[name] = HandledType((handled,), declared.types.names_of(one.message))
     return subscriptions
 
 

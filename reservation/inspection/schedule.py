@@ -36,7 +36,7 @@ class ScheduleStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledMessage:
+class ScheduleEntry:
     """A message that is scheduled, or was cancelled.
 
     Attributes:
@@ -82,9 +82,9 @@ def read_schedule(connection: Connection[Any], most: int | None = None) -> Sched
 
 def list_scheduled(
     connection: Connection[Any], limit: int, *, category: str | None = None, cancelled: bool = False
-) -> tuple[datetime, Sequence[ScheduledMessage]]:
+) -> tuple[datetime, Sequence[ScheduleEntry]]:
     """Return the time by the server's clock, and what is scheduled, the first due first."""
     parameters = {"category": category, "cancelled": cancelled, "limit": limit}
     rows = fetch_all(connection, _QUERIES["list"], parameters)
     ((now,),) = fetch_all(connection, _QUERIES["time"])
-    return now, [ScheduledMessage(*row) for row in rows]
+    return now, [ScheduleEntry(*row) for row in rows]

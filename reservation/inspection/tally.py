@@ -25,7 +25,7 @@ MOST_TYPES = 1_000
 MOST_FIELDS = 100
 
 
-class Role(StrEnum):
+class CategoryRole(StrEnum):
     """What a component has a category for."""
 
     COMMANDS = "commands"
@@ -120,27 +120,29 @@ class Tally(msgspec.Struct):
             self.misnamed_stream = other.misnamed_stream
 
 
-def declared_categories(component: Component[Any]) -> dict[str, Role]:
+def declared_categories(component: Component[Any]) -> dict[str, CategoryRole]:
     """Return the categories whose messages a component reads, and what each is for."""
     declared = declarations(component)
-    categories: dict[str, Role] = {}
+    categories: dict[str, CategoryRole] = {}
     if declared.own.handled or not declared.others:
-        categories[declared.command_category] = Role.COMMANDS
-    categories |= dict.fromkeys(declared.reservation_categories, Role.RESERVATIONS)
+        categories[declared.command_category] = CategoryRole.COMMANDS
+    categories |= dict.fromkeys(declared.reservation_categories, CategoryRole.RESERVATIONS)
     if declared.loads_entities:
-        categories[component.name] = Role.EVENTS
-    return categories | dict.fromkeys(declared.subscribed_categories, Role.SUBSCRIBED)
+        categories[component.name] = CategoryRole.EVENTS
+    return categories | dict.fromkeys(declared.subscribed_categories, CategoryRole.SUBSCRIBED)
 
 
-def declared_types(component: Component[Any], category: str, role: Role) -> Mapping[str, type]:
+def declared_types(
+    component: Component[Any], category: str, role: CategoryRole
+) -> Mapping[str, type]:
     """Return the types of messages that a component reads in a category, with their classes."""
     declared = declarations(component)
-    if role is Role.SUBSCRIBED:
+    if role is CategoryRole.SUBSCRIBED:
         subscribed = declared.others[category]
         return {name: subscribed.types[name] for name in sorted(subscribed.handled)}
-    if role is Role.EVENTS:
+    if role is CategoryRole.EVENTS:
         names: Iterable[str] = declared.projected
-    elif role is Role.RESERVATIONS:
+    elif role is CategoryRole.RESERVATIONS:
         names = [name for name, to in declared.own.reservations.items() if to.into == category]
     else:
         names = declared.own.handled
@@ -165,11 +167,11 @@ class Inspector:
         declared = declarations(self._component)
         if name in self._types:
             return Knowledge.DECLARED
-        if self.role is Role.SUBSCRIBED:  # what no handler is declared for is passed
+        if self.role is CategoryRole.SUBSCRIBED:  # what no handler is declared for is passed
             return Knowledge.IGNORED
         if name in declared.own.ignored or name == PSEUDO_EVENT:
             return Knowledge.IGNORED
-        if self.role is Role.EVENTS and declared.projection.knows(name):
+        if self.role is CategoryRole.EVENTS and declared.projection.knows(name):
             return Knowledge.DECLARED
         return Knowledge.UNKNOWN
 
@@ -189,7 +191,7 @@ class Inspector:
 
     def _is_read(self, message: StoredMessage) -> bool:
         """Return whether a message is decoded by the component."""
-        if self.role is Role.SUBSCRIBED:
+        if self.role is CategoryRole.SUBSCRIBED:
             return not self._declared.passes(message)
         return message.type in self._types
 
@@ -216,7 +218,7 @@ class Inspector:
     def _read(self, tally: Tally, found: TypeTally, message: StoredMessage) -> None:
         try:
             command = self._component.decode(message)
-            if self.role is not Role.EVENTS:
+            if self.role is not CategoryRole.EVENTS:
                 self._declared.entity_stream(command)
                 self._name(tally, message, command)
         except Exception as error:  # noqa: BLE001  a class or a key function can raise anything

@@ -49,7 +49,7 @@ class Upcast:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UpcastStep:
     """One upcaster of a chain.
 
     Attributes:
@@ -73,7 +73,7 @@ class Chain:
 
     def __init__(self, class_: type, written: Written) -> None:
         self.class_ = class_
-        self.steps: list[Step] = []
+        self.steps: list[UpcastStep] = []
         self._version = written.version
 
     def add(self, upcast: Upcaster, when: Recognizer | None) -> None:
@@ -90,7 +90,7 @@ class Chain:
                 f"{name}: there is an upcaster to {to}, and the class has version "
                 f"{self._version}; declare it with version={to}"
             )
-        self.steps.append(Step(to, upcast, when))
+        self.steps.append(UpcastStep(to, upcast, when))
 
     def check_complete(self) -> None:
         """Make sure that the chain leads to the version that the class has now."""
@@ -161,7 +161,7 @@ class Chain:
         return int(stored)
 
 
-def _apply(step: Step, fields: JsonObject, message: StoredMessage) -> JsonObject | None:
+def _apply(step: UpcastStep, fields: JsonObject, message: StoredMessage) -> JsonObject | None:
     """Return what an upcaster makes of an object; None if it does not recognize it."""
     function: Callable[..., Any] = step.when or step.upcast
     try:

@@ -13,7 +13,7 @@ from reservation.declaration.table import declarations
 from reservation.messages import stream_name
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.facts import keys
-from spark_jobs.facts.codes import Codes, Kind, code
+from spark_jobs.facts.codes import Codes, MessageKind, code
 from spark_jobs.facts.content import canonical
 from spark_jobs.facts.hashing import hashed
 from spark_jobs.facts.query import FACT, OF_CODE
@@ -47,11 +47,11 @@ class Maker:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the facts of batches with the columns `NEEDED`."""
-        rules = _Rules(keys.loaded(self.app, self.app_dir))
+        rules = _FactRules(keys.loaded(self.app, self.app_dir))
         for batch in batches:
             yield self._facts(rules, batch)
 
-    def _facts(self, rules: "_Rules", batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _facts(self, rules: "_FactRules", batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = [rules.fact(row) for row in batch.to_pylist()]
         time = batch.column("time").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
         of_code = [batch.column(name) for name in OF_CODE]
@@ -78,7 +78,7 @@ class Maker:
         )
 
 
-class _Rules:
+class _FactRules:
     """What a message of a component is as a fact."""
 
     def __init__(self, component: Component) -> None:
@@ -98,15 +98,15 @@ class _Rules:
             key = None
             if row["key_stream"] is not None:
                 key = f"{row['key_category']}\n{row['key_stream']}"
-            of_type = self._of_commands.get(type_, int(Kind.CAUSE))
+            of_type = self._of_commands.get(type_, int(MessageKind.CAUSE))
             return {"code": of_type, "key": key, "digest": self._says(row), "cardinal": cardinal}
         if category == self._name:
             return self._event(row)
         if category in self._codes.subscribed:
-            number = code(Kind.SUBSCRIBED, self._codes.subscribed.index(category))
-            taken = number if row["is_subscribed"] else int(Kind.CAUSE)
+            number = code(MessageKind.SUBSCRIBED, self._codes.subscribed.index(category))
+            taken = number if row["is_subscribed"] else int(MessageKind.CAUSE)
             return {"code": taken, "cardinal": cardinal}
-        wrong = code(Kind.WRONG, self._codes.pairs.index(category))
+        wrong = code(MessageKind.WRONG, self._codes.pairs.index(category))
         return {
             "code": self._of_copies[category].get(type_, wrong),
             "key": f"{category}\n{stream}",
@@ -117,13 +117,13 @@ class _Rules:
 
     def _event(self, row: dict[str, Any]) -> dict[str, Any]:
         if not row["starts"]:
-            return {"code": int(Kind.PSEUDO), "cause": row["causation"]}
+            return {"code": int(MessageKind.PSEUDO), "cause": row["causation"]}
         own = self._declaration.names.get(row["type"], row["type"])
         fact = {"cause": row["causation"], "kind": f"{row['stream_name']} {own}"}
         if self._declared.own.initiates and row["is_first"]:
             key = f"{row['category']}\n{row['stream_name']}"
-            return {**fact, "code": code(Kind.START, self._start), "key": key}
-        return {**fact, "code": int(Kind.EVENT)}
+            return {**fact, "code": code(MessageKind.START, self._start), "key": key}
+        return {**fact, "code": int(MessageKind.EVENT)}
 
     def _says(self, row: dict[str, Any]) -> str:
         key = self._declaration.keys.get(row["type"])

@@ -12,7 +12,7 @@ from reservation.declaration.table import declarations
 from spark_jobs.common.declaration import Declaration
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kinds of messages.
 
     Attributes:
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 KINDS = 16
 
 
-def code(kind: Kind, number: int = 0) -> int:
+def code(kind: MessageKind, number: int = 0) -> int:
     """Return the code of messages of a kind."""
     return KINDS * number + kind
 
@@ -88,7 +88,9 @@ class Codes:
         """Return the codes in the command category, by type; others are causes."""
         return {
             type_: code(
-                Kind.INITIATE if key.category == self.component.name else Kind.COMMAND,
+                MessageKind.INITIATE
+                if key.category == self.component.name
+                else MessageKind.COMMAND,
                 self.pairs.index(key.category),
             )
             for type_, key in Declaration.of(self.component).keys.items()
@@ -99,7 +101,8 @@ class Codes:
         silent = self.silent_types
         return {
             type_: code(
-                Kind.SILENT if type_ in silent else Kind.COPY, self.pairs.index(key.category)
+                MessageKind.SILENT if type_ in silent else MessageKind.COPY,
+                self.pairs.index(key.category),
             )
             for type_, key in Declaration.of(self.component).keys.items()
             if key.category == category
@@ -110,6 +113,6 @@ class Codes:
         if category == declarations(self.component).command_category:
             return sorted({*self.of_commands().values()})
         if category in self.subscribed:
-            return [code(Kind.SUBSCRIBED, self.subscribed.index(category))]
+            return [code(MessageKind.SUBSCRIBED, self.subscribed.index(category))]
         number = self.pairs.index(category)
-        return [code(kind, number) for kind in (Kind.COPY, Kind.SILENT)]
+        return [code(kind, number) for kind in (MessageKind.COPY, MessageKind.SILENT)]

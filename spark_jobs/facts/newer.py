@@ -14,13 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.declaration.table import declarations
 from spark_jobs.common.caching import computed
 from spark_jobs.common.declaration import Declaration, categories_of
-from spark_jobs.facts.codes import KINDS, Kind
+from spark_jobs.facts.codes import KINDS, MessageKind
 from spark_jobs.facts.keys import former_streams, with_function_keys
 from spark_jobs.facts.reader import Facts
 from spark_jobs.snapshot.categories import Categories
 
 _OF_COMMANDS = ("type", "version", "stream_name", "key_stream", "function_data")
-_IS_START = f"code % {KINDS} = {Kind.START:d}"
+_IS_START = f"code % {KINDS} = {MessageKind.START:d}"
 
 
 def newer(facts: Facts, read: Categories, since: int) -> tuple[DataFrame, DataFrame]:

@@ -9,7 +9,7 @@ from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import Declaration, passes_in
-from spark_jobs.facts.codes import Codes, Kind, code
+from spark_jobs.facts.codes import Codes, MessageKind, code
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.source import columns, ranges
 from spark_jobs.source.columns import CategoryQuery, by_type
@@ -91,7 +91,7 @@ class FactsQuery(CategoryQuery):
         }
         if self.category == declared.command_category:
             parts |= {
-                "code": by_types(self.codes.of_commands(), Kind.CAUSE),
+                "code": by_types(self.codes.of_commands(), MessageKind.CAUSE),
                 "key": part("key_of_command"),
                 "digest": part("digest"),
                 **{name: made[name] for name in OF_CODE},
@@ -102,23 +102,23 @@ class FactsQuery(CategoryQuery):
             parts |= {
                 "code": part(
                     "code_of_event",
-                    pseudo=sql.Literal(int(Kind.PSEUDO)),
-                    event=sql.Literal(int(Kind.EVENT)),
-                    start=sql.Literal(code(Kind.START, number)),
+                    pseudo=sql.Literal(int(MessageKind.PSEUDO)),
+                    event=sql.Literal(int(MessageKind.EVENT)),
+                    start=sql.Literal(code(MessageKind.START, number)),
                 ),
                 "key": part("key_of_start"),
                 "cause": made["causation"],
                 "kind": part("kind", own_names=by_type(own_names)),
             }
         elif self.category in declared.others:
-            number = code(Kind.SUBSCRIBED, self.codes.subscribed.index(self.category))
+            number = code(MessageKind.SUBSCRIBED, self.codes.subscribed.index(self.category))
             parts["code"] = part(
                 "code_of_subscribed",
                 subscribed=sql.Literal(number),
-                otherwise=sql.Literal(int(Kind.CAUSE)),
+                otherwise=sql.Literal(int(MessageKind.CAUSE)),
             )
         else:
-            wrong = code(Kind.WRONG, self.codes.pairs.index(self.category))
+            wrong = code(MessageKind.WRONG, self.codes.pairs.index(self.category))
             parts |= {
                 "code": by_types(self.codes.of_copies(self.category), wrong),
                 "key": part("key_of_stream"),
@@ -150,7 +150,7 @@ class PassFactsQuery(PassesQuery):
         known = {
             "position": sql.SQL("-m.global_position"),
             "cause": sql.SQL("m.global_position"),
-            "code": sql.Literal(int(Kind.PASS)),
+            "code": sql.Literal(int(MessageKind.PASS)),
         }
         nothing = {"bigint": _NULL, "string": sql.SQL("NULL::text")}
         types = {**FACT, **OF_CODE}

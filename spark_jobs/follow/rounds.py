@@ -124,7 +124,7 @@ class Follower:
         step.check(state, snapshot, source.progress, is_archived=False)
         read = source.categories
         rows = source.rows(read, step.seed_of(state, snapshot), None)
-        going_on = step.Step(state, rows, source.progress)
+        going_on = step.StateStep(state, rows, source.progress)
         found = going_on.kept(source.described(going_on.judge(), read))
         decisions = snapshot.accepted()
         snapshot.release()

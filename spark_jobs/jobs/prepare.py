@@ -20,7 +20,7 @@ from reservation.declaration.table import declarations
 from spark_jobs import fold
 from spark_jobs.common.errors import SparkJobError
 from spark_jobs.common.result import Finding
-from spark_jobs.facts.codes import Kind
+from spark_jobs.facts.codes import MessageKind
 from spark_jobs.facts.query import FACT
 from spark_jobs.facts.reader import FOLDED, Facts
 from spark_jobs.findings import accepted
@@ -85,11 +85,11 @@ class _Rehearsed(Facts):
         """Return them."""
         del after
         rows = [
-            _fact(1, Kind.COMMAND, key=1, digest=1),
-            _fact(2, Kind.COPY, key=1, digest=1, cause=1),
-            _fact(3, Kind.COPY, key=1, digest=1, cause=1),
-            _fact(4, Kind.EVENT, cause=2, kind=1),
-            _fact(6, Kind.EVENT, cause=5, kind=1),
+            _fact(1, MessageKind.COMMAND, key=1, digest=1),
+            _fact(2, MessageKind.COPY, key=1, digest=1, cause=1),
+            _fact(3, MessageKind.COPY, key=1, digest=1, cause=1),
+            _fact(4, MessageKind.EVENT, cause=2, kind=1),
+            _fact(6, MessageKind.EVENT, cause=5, kind=1),
         ]
         return _read(self.spark, rows, {name: FACT[name] for name in columns})
 
@@ -129,7 +129,7 @@ def rehearse(spark: SparkSession) -> list[Finding]:
     return found
 
 
-def _fact(position: int, what: Kind, **values: int) -> dict[str, int | None]:
+def _fact(position: int, what: MessageKind, **values: int) -> dict[str, int | None]:
     return {**dict.fromkeys(FACT), "position": position, "code": int(what), "place": 0, **values}
 
 

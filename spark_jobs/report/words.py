@@ -12,7 +12,7 @@ from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FindingKind:
     """A kind of finding, in words.
 
     Attributes:
@@ -29,7 +29,7 @@ class Kind:
 
 
 KINDS = (
-    Kind(
+    FindingKind(
         "missing",
         "Missing",
         "The consumer has read the command, and there is no reservation for its key. "
@@ -37,48 +37,48 @@ KINDS = (
         "Check whether the reservation was deleted or the position changed, and whether the "
         "key's declaration changed since.",
     ),
-    Kind(
+    FindingKind(
         "orphan",
         "Orphans",
         "There is a reservation, but no command that it is a copy of.",
         "Check whether the reservation category was written to or commands were deleted, and "
         "whether the declaration changed.",
     ),
-    Kind(
+    FindingKind(
         "multiple",
         "More than one message",
         "A reservation stream holds more than one message, so its command may take effect again.",
         "Find out who wrote to the reservation stream. The consumer writes only its first message.",
     ),
-    Kind(
+    FindingKind(
         "conflict",
         "Conflicts",
         "One key was used for two intents: the content of the command is not that of its key. "
         "The first was kept and this one was discarded.",
         "Ask the sender which one was meant.",
     ),
-    Kind(
+    FindingKind(
         "conflict-mismatch",
         "Conflict mismatches",
         "The consumer recorded a conflict that is not one, or did not record one.",
         "Compare the command, its reservation and its dead letter. Check whether one of them was "
         "changed, the position was changed, or ignoring= was declared otherwise since.",
     ),
-    Kind(
+    FindingKind(
         "wrong-type",
         "Wrong type",
         "The message is in a reservation category, and the component reserves no message of its "
         "type there.",
         "Find out who wrote it, and check whether the declaration changed.",
     ),
-    Kind(
+    FindingKind(
         "effect-twice",
         "Effect twice",
         "One command is followed by two or more events of one type in one stream. "
         "It took effect more than once.",
         "Find out who wrote the events. The store accepts the ids of the framework's events once.",
     ),
-    Kind(
+    FindingKind(
         "unhandled",
         "Unhandled",
         "The consumer has read the message, which is not a dead letter, but no event follows it. "
@@ -87,7 +87,7 @@ KINDS = (
         "Check whether events were deleted or the position was changed, and whether the handler of "
         "the command may write nothing.",
     ),
-    Kind(
+    FindingKind(
         "without-cause",
         "Without a cause",
         "The event follows no message of the component's command and reservation categories, nor "

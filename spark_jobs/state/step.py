@@ -54,7 +54,7 @@ _FEW = 50_000
 
 _GROUP = ["is_key", "grp"]
 
-__all__ = ["BLOCK", "LAST", "Step", "check", "counts_of", "judged_with", "seed_of"]
+__all__ = ["BLOCK", "LAST", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
 
 
 def seed_of(state: State, snapshot: Snapshot) -> int:
@@ -67,7 +67,7 @@ def seed_of(state: State, snapshot: Snapshot) -> int:
     return secrets.randbits(63)
 
 
-class Step:
+class StateStep:
     """One run, which turns a state into the next.
 
     Attributes:

@@ -3,7 +3,7 @@
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from spark_jobs.common.result import CommandCounts, EffectCounts, Events, SubscriptionCounts
-from spark_jobs.facts.codes import KINDS, Codes, Kind
+from spark_jobs.facts.codes import KINDS, Codes, MessageKind
 from spark_jobs.verdicts.verdicts import Counts
 
 _OF_COMMANDS = ("commands", "keys", "keyless", "duplicates", "conflicts", "corrected")
@@ -24,16 +24,16 @@ class Results:
     def categories(self) -> list[CommandCounts]:
         """What became of commands, for each pair of categories."""
         component = self._codes.component
-        asking = (Kind.COMMAND, Kind.INITIATE)
+        asking = (MessageKind.COMMAND, MessageKind.INITIATE)
         return [
             CommandCounts(
                 declarations(component).command_category,
                 pair,
                 initiates=pair == component.name,
                 **{name: self._sum(name, n, *asking) for name in (*_OF_COMMANDS, *_OF_PAIRS)},
-                multiple=self._sum("multiple", n, *asking, Kind.COPY, Kind.SILENT),
-                orphans=self._sum("orphan", n, Kind.COPY, Kind.SILENT),
-                wrong_type=self._sum("wrong-type", n, Kind.WRONG),
+                multiple=self._sum("multiple", n, *asking, MessageKind.COPY, MessageKind.SILENT),
+                orphans=self._sum("orphan", n, MessageKind.COPY, MessageKind.SILENT),
+                wrong_type=self._sum("wrong-type", n, MessageKind.WRONG),
             )
             for n, pair in enumerate(self._codes.pairs)
         ]
@@ -41,7 +41,7 @@ class Results:
     @property
     def effects(self) -> list[EffectCounts]:
         """What became of reserved commands, for each of their categories."""
-        kinds = (Kind.COPY, Kind.SILENT)
+        kinds = (MessageKind.COPY, MessageKind.SILENT)
         return [
             EffectCounts(
                 category,
@@ -57,8 +57,8 @@ class Results:
         return [
             SubscriptionCounts(
                 category,
-                subscribed=self._sum("messages", n, Kind.SUBSCRIBED),
-                **{name: self._sum(name, n, Kind.SUBSCRIBED) for name in _OF_SUBSCRIBED},
+                subscribed=self._sum("messages", n, MessageKind.SUBSCRIBED),
+                **{name: self._sum(name, n, MessageKind.SUBSCRIBED) for name in _OF_SUBSCRIBED},
             )
             for n, category in enumerate(self._codes.subscribed)
         ]
@@ -77,6 +77,6 @@ class Results:
         """How many deleted messages consumers stand at."""
         return sum(of["deleted"] for of in self._counts.values())
 
-    def _sum(self, name: str, number: int, *kinds: Kind) -> int:
+    def _sum(self, name: str, number: int, *kinds: MessageKind) -> int:
         codes = (KINDS * number + kind for kind in kinds)
         return sum(self._counts[code][name] for code in codes if code in self._counts)

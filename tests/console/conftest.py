@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page
 from psycopg import Connection, conninfo, sql
 from starlette.testclient import TestClient
 
-from cli.console.application import LONGEST_FORM, Access, application
+from cli.console.application import LONGEST_FORM, AccessRules, application
 from cli.console.console import Console
 from cli.console.reading.database import Database
 from cli.console.security import ProxySignIn, SecurityHeaders, TokenSignIn
@@ -31,9 +31,9 @@ PROXY = "10.0.0.5"
 TOO_LONG = "x" * LONGEST_FORM
 
 # Who signs in: with a token, with it behind a proxy, and whom a proxy names.
-BY_TOKEN = Access(TokenSignIn(TOKEN), ("testserver",))
-BEHIND_PROXY = Access(TokenSignIn(TOKEN), ("testserver",), [PROXY])
-BY_PROXY = Access(ProxySignIn("X-Forwarded-User"), ("testserver",), [PROXY])
+BY_TOKEN = AccessRules(TokenSignIn(TOKEN), ("testserver",))
+BEHIND_PROXY = AccessRules(TokenSignIn(TOKEN), ("testserver",), [PROXY])
+BY_PROXY = AccessRules(ProxySignIn("X-Forwarded-User"), ("testserver",), [PROXY])
 FOLDER = Path(__file__).parent
 
 
@@ -68,7 +68,7 @@ def built(
     database_url: str,
     *,
     operator: bool = False,
-    access: Access = BY_TOKEN,
+    access: AccessRules = BY_TOKEN,
     components: Sequence[Component[Any]] = (orders, payments),
 ) -> SecurityHeaders:
     """Return the application on a store, with sign-in by `TOKEN` unless another is named."""
@@ -117,7 +117,7 @@ class Served(NamedTuple):
 @contextmanager
 def served(database_url: str, *, operator: bool = False) -> Iterator[Served]:
     """Serve a console to browsers."""
-    access = Access(TokenSignIn(TOKEN, in_address=True), ("127.0.0.1",))
+    access = AccessRules(TokenSignIn(TOKEN, in_address=True), ("127.0.0.1",))
     with http_app.serving(built(database_url, operator=operator, access=access)) as url:
         yield Served(url)
 

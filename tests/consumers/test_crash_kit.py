@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bank import account
-from consumers.testing import CrashKitError, Kind, crash_everywhere
+from consumers.testing import BugKind, CrashKitError, crash_everywhere
 from reservation import Component
 from reservation.errors import AppPathError, DeclarationError, StoreError
 from shooting_range.messages import Hit
@@ -37,4 +37,4 @@ def test_the_table_of_the_page_has_every_kind():
     """docs/how-to/crash-test.md shows each kind with the way out that reports give."""
     page = (ROOT / "docs/how-to/crash-test.md").read_text()
     rows = re.findall(r"^\| ([a-z ]+) \| .* \| (.*) \|$", page, re.MULTILINE)
-    assert dict(rows[1:]) == {str(kind): kind.way_out for kind in Kind}
+    assert dict(rows[1:]) == {str(kind): kind.way_out for kind in BugKind}

@@ -6,15 +6,15 @@ Each kind of bug, every strategy and the other examples: `tests/soak/test_crash_
 import pytest
 
 from bank import account
-from consumers.testing import Kind, crash_everywhere
+from consumers.testing import BugKind, crash_everywhere
 from tests.apps import planted
 from tests.support.controls import close, deposit, open_, withdraw
 
 BUGS = {
-    ("tests.apps.planted.own_id", Kind.OWN_ID),
-    ("tests.apps.planted.changes_event", Kind.MUTATION),
-    ("tests.apps.planted.ignores_version", Kind.IGNORED_VERSION),
-    ("tests.apps.planted.leaves_lock", Kind.LEFT_RUNNING),
+    ("tests.apps.planted.own_id", BugKind.OWN_ID),
+    ("tests.apps.planted.changes_event", BugKind.MUTATION),
+    ("tests.apps.planted.ignores_version", BugKind.IGNORED_VERSION),
+    ("tests.apps.planted.leaves_lock", BugKind.LEFT_RUNNING),
 }
 PLANTED = "tests.apps.planted:sample"
 OF_BANK = [

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from consumers.testing import CrashFindings, CrashReport, Kind, crash_everywhere
+from consumers.testing import BugKind, CrashFindings, CrashReport, crash_everywhere
 from shooting_range.messages import FireAt, Hit, Missed, MoveTarget
 from shop.messages import CancelUnpaid, Capture, Captured, Declined, Place, Refund
 from shop.provider import Server
@@ -13,22 +13,22 @@ from tests.soak import crash_tested
 from tests.support.controls import deposit, open_, withdraw
 
 BUGS = {
-    "own_id": Kind.OWN_ID,
-    "own_clock": Kind.OWN_CLOCK,
-    "writes_file": Kind.OUTSIDE_EFFECT,
-    "counts": Kind.GLOBAL_STATE,
-    "own_connection": Kind.OWN_CONNECTION,
-    "any_order": Kind.RANDOM_ORDER,
-    "folder_order": Kind.RANDOM_ORDER,
-    "ignores_version": Kind.IGNORED_VERSION,
-    "overwrites": Kind.IGNORED_VERSION,
-    "changes_command": Kind.MUTATION,
-    "changes_entity": Kind.MUTATION,
-    "changes_event": Kind.MUTATION,
-    "changes_default": Kind.MUTATION,
-    "leaves_thread": Kind.LEFT_RUNNING,
-    "leaves_process": Kind.LEFT_RUNNING,
-    "leaves_lock": Kind.LEFT_RUNNING,
+    "own_id": BugKind.OWN_ID,
+    "own_clock": BugKind.OWN_CLOCK,
+    "writes_file": BugKind.OUTSIDE_EFFECT,
+    "counts": BugKind.GLOBAL_STATE,
+    "own_connection": BugKind.OWN_CONNECTION,
+    "any_order": BugKind.RANDOM_ORDER,
+    "folder_order": BugKind.RANDOM_ORDER,
+    "ignores_version": BugKind.IGNORED_VERSION,
+    "overwrites": BugKind.IGNORED_VERSION,
+    "changes_command": BugKind.MUTATION,
+    "changes_entity": BugKind.MUTATION,
+    "changes_event": BugKind.MUTATION,
+    "changes_default": BugKind.MUTATION,
+    "leaves_thread": BugKind.LEFT_RUNNING,
+    "leaves_process": BugKind.LEFT_RUNNING,
+    "leaves_lock": BugKind.LEFT_RUNNING,
 }
 
 
@@ -54,7 +54,7 @@ def test_each_planted_bug_is_found_and_nothing_else(server_url, folder):
         check=False,
     )
     known = {(f"tests.apps.planted.{name}", kind) for name, kind in BUGS.items()}
-    known.add(("tests.apps.planted.leaves_process", Kind.OUTSIDE_EFFECT))
+    known.add(("tests.apps.planted.leaves_process", BugKind.OUTSIDE_EFFECT))
     assert {(one.handler, one.kind) for one in report.findings} == known
     for finding in report.findings:
         assert finding.where
@@ -96,7 +96,7 @@ def test_a_bug_is_found_in_a_handler_that_is_to_be_called_again(server_url):
         check=False,
     )
     assert {(one.handler, one.kind) for one in report.findings} == {
-        ("tests.apps.planted.tries_own_lock", Kind.IGNORED_VERSION)
+        ("tests.apps.planted.tries_own_lock", BugKind.IGNORED_VERSION)
     }
 
 
@@ -117,9 +117,9 @@ def test_swallowed_errors_and_repeated_effects_are_found(server_url, folder):
         )
     report = raised.value.report
     assert {(one.handler, one.kind) for one in report.findings} == {
-        ("tests.apps.planted.swallows", Kind.SWALLOWED_ERROR),
-        ("tests.apps.planted.goes_on", Kind.SWALLOWED_ERROR),
-        ("the component swallowing", Kind.OUTSIDE_EFFECT),
+        ("tests.apps.planted.swallows", BugKind.SWALLOWED_ERROR),
+        ("tests.apps.planted.goes_on", BugKind.SWALLOWED_ERROR),
+        ("the component swallowing", BugKind.OUTSIDE_EFFECT),
     }
     assert "what effects= returns differs" in str(report)
 

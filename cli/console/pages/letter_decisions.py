@@ -31,7 +31,7 @@ class _Action(NamedTuple):
     """What can be done: which of the letters that are found it is about, and what does it."""
 
     picks: Callable[[Filter], Filter]
-    does: Callable[[Connection[Any], Filter, history.Request, Extent], StateChange]
+    does: Callable[[Connection[Any], Filter, history.LetterRequest, Extent], StateChange]
 
 
 _ACTIONS: Mapping[str, _Action] = {
@@ -52,7 +52,7 @@ def decide(request: Request, form: FormData) -> Response:
         return _asked(request, form, problem="Give a reason; it is kept.", status=422)
     try:
         do = _ACTIONS[str(form.get("action"))].does
-        asked = history.Request(reason, actor_of(request), UUID(str(form.get("request"))))
+        asked = history.LetterRequest(reason, actor_of(request), UUID(str(form.get("request"))))
         wanted, seen = _any_state(Search.of(form)), Extent(0, int(str(form.get("last"))[:18]))
     except (KeyError, ValueError, SearchError):
         return _asked(request, form, problem="The form is not complete.", status=400)

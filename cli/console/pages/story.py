@@ -12,7 +12,7 @@ from starlette.routing import Route
 from cli.console.console import console_of
 from cli.console.pages.letter_search import address_of
 from cli.console.pages.letters import LETTER
-from consumers.story.story import Kind, Story, tell
+from consumers.story.story import EntryKind, Story, tell
 from reservation.errors import StatementCanceledError
 
 PATH = "/story"
@@ -27,13 +27,13 @@ _TOO_LONG = (
 
 # How each kind is marked; the others have no colour.
 TONES = {
-    Kind.REISSUE: "warn",
-    Kind.REJECTION: "warn",
-    Kind.LETTER: "bad",
-    Kind.EVENT: "good",
-    Kind.NO_EVENT: "good",
-    Kind.RESERVATION: "main",
-    Kind.COMMAND: "main",
+    EntryKind.REISSUE: "warn",
+    EntryKind.REJECTION: "warn",
+    EntryKind.LETTER: "bad",
+    EntryKind.EVENT: "good",
+    EntryKind.NO_EVENT: "good",
+    EntryKind.RESERVATION: "main",
+    EntryKind.COMMAND: "main",
 }
 
 

@@ -46,7 +46,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """A message that waits for its next attempt."""
 
     consumer: str
@@ -70,12 +70,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumers:
+class ConsumersView:
     """A look at all consumers, and the command categories that none was ever run on."""
 
     time: datetime
     groups: Sequence[Group]
-    waiting: Sequence[Waiting]
+    waiting: Sequence[WaitingMessage]
     unread: Sequence[UnreadCategory]
 
 
@@ -87,7 +87,7 @@ def known_reads(connection: Connection[Any], components: Iterable[Component[Any]
 
 def read_consumers(
     connection: Connection[Any], components: Iterable[Component[Any]] = ()
-) -> Consumers:
+) -> ConsumersView:
     """Look at all consumers under one snapshot, those of components even if they were never run."""
     with snapshot(connection):
         time, _ = read_time(connection)
@@ -106,7 +106,7 @@ def read_consumers(
             )
             for rows in groups(connection, reads)
         ]
-        with connection.cursor(row_factory=class_row(Waiting)) as cursor:
+        with connection.cursor(row_factory=class_row(WaitingMessage)) as cursor:
             names = {
                 "consumers": [consumer for consumer, _ in reads],
                 "categories": [category for _, category in reads],
@@ -114,4 +114,4 @@ def read_consumers(
             }
             waiting = cursor.execute(_QUERIES["waiting"], names).fetchall()
         unread = unread_categories(connection, [category for _, category in reads])
-    return Consumers(time, found, waiting, unread)
+    return ConsumersView(time, found, waiting, unread)

@@ -37,7 +37,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CategoryStage:
     """A category that a component reads, and how its consumer stands in it."""
 
     category: str
@@ -50,14 +50,14 @@ class Flow:
     """One component: what it reads, the traffic of its events, and who reads these."""
 
     name: str
-    commands: Stage | None
-    subscriptions: Sequence[Stage]
-    copies: Sequence[Stage]
+    commands: CategoryStage | None
+    subscriptions: Sequence[CategoryStage]
+    copies: Sequence[CategoryStage]
     events: Traffic
     readers: Sequence[str]
 
     @property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[CategoryStage]:
         """All that it reads."""
         own = [] if self.commands is None else [self.commands]
         return [*own, *self.subscriptions, *self.copies]
@@ -80,9 +80,9 @@ def read_overview(
         summary = read_summary(connection, reads, most_counted=MOST_COUNTED)
         names = {consumer for consumer, _ in reads}
         traffic = _traffic(connection, sorted({category for _, category in reads} | names))
-    stages: dict[str, list[Stage]] = {name: [] for name in sorted(names)}
+    stages: dict[str, list[CategoryStage]] = {name: [] for name in sorted(names)}
     for one in summary.consumers:
-        stages[one.consumer].append(Stage(one.category, traffic[one.category], one))
+        stages[one.consumer].append(CategoryStage(one.category, traffic[one.category], one))
     return Overview(
         summary,
         [
@@ -102,7 +102,7 @@ def _traffic(connection: Connection[Any], categories: Sequence[str]) -> dict[str
 
 def _flow(
     name: str,
-    stages: Sequence[Stage],
+    stages: Sequence[CategoryStage],
     component: Component[Any] | None,
     reads: Sequence[Reads],
     events: Traffic,

@@ -19,7 +19,7 @@ from consumers.handling.message_handling import MessageHandling
 from consumers.runtime.at_hand import SOME
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import Tasks
-from consumers.runtime.running_calls import Call, Outcome
+from consumers.runtime.running_calls import AsyncCall, CallResult
 from reservation.context import Context
 from reservation.declaration.table import declarations
 from reservation.errors import MessageError
@@ -66,7 +66,7 @@ class LaneRun:
             self._running.freed = None
 
     # Any: what is sent to a coroutine.
-    def _begin(self, slots: Sequence[Slot]) -> list[Coroutine[Any, Any, Outcome | None]]:
+    def _begin(self, slots: Sequence[Slot]) -> list[Coroutine[Any, Any, CallResult | None]]:
         """Return a coroutine for each lane."""
         previous: asyncio.Event | None = None
         for slot in slots:
@@ -97,13 +97,15 @@ class LaneRun:
         return left
 
     def _leave(
-        self, lane: Lane, slot: Slot, context: Context, task: "asyncio.Task[Outcome | None]"
+        self, lane: Lane, slot: Slot, context: Context, task: "asyncio.Task[CallResult | None]"
     ) -> None:
         """Leave a lane with the call that it is in."""
         item, message, messages = slot.item, slot.item.message, self._messages
         seen = messages.seen(item, str(item.entity_stream), self._decisions, context)
         entity = self._whose(message, item)
-        slot.call = lane.call = Call(message.stream_name, entity, seen, slot.lines, context, task)
+        slot.call = lane.call = AsyncCall(
+            message.stream_name, entity, seen, slot.lines, context, task
+        )
         self._running.add(message.global_position, slot.call)
         messages.take_back(item, self._decisions)
         lane.goes_by(slot)
@@ -111,7 +113,7 @@ class LaneRun:
             self._is_next(lane, later)
             lane.goes_by(later)
 
-    async def _lane(self, lane: Lane) -> Outcome | None:
+    async def _lane(self, lane: Lane) -> CallResult | None:
         """Handle the messages of a lane; return what its call gives, once it was left."""
         lane.rest = iter(lane.slots)
         try:
@@ -218,7 +220,7 @@ class LaneRun:
 
     async def _outcome(
         self, lane: Lane, item: Decoded, stream_name: str, effects: Decisions, context: Context
-    ) -> Outcome:
+    ) -> CallResult:
         """Call an async handler; return what the call gives."""
         message, messages, loop = item.message, self._messages, self._loop
         spans, consumer = self._context.spans, self._context.component.name
@@ -240,9 +242,9 @@ class LaneRun:
                     events = messages.rejection(item, reject, context)
                 if span is not None:
                     span.outcome = outcome
-                return Outcome(outcome, events, span=span)
+                return CallResult(outcome, events, span=span)
         except MessageError as error:
-            return Outcome("failed", error=error)
+            return CallResult("failed", error=error)
 
     def _use(
         self,
@@ -250,7 +252,7 @@ class LaneRun:
         stream_name: str,
         effects: Decisions,
         context: Context,
-        outcome: Outcome | None,
+        outcome: CallResult | None,
     ) -> bool:
         """Collect what a call has given; return whether it succeeded."""
         assert outcome is not None  # noqa: S101  a lane that was left gives one

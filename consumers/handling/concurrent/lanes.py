@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from consumers.decisions.decisions import Decisions
 from consumers.handling.decoding import Decoded
-from consumers.runtime.running_calls import Call, Outcome
+from consumers.runtime.running_calls import AsyncCall, CallResult
 from reservation.context import Context
 from reservation.errors import MessageError
 
@@ -35,7 +35,7 @@ class Slot:
     error: MessageError | None = None
     called: asyncio.Event | None = None
     lines: frozenset[Hashable] = frozenset()
-    call: Call | None = None
+    call: AsyncCall | None = None
     is_held: Callable[[], bool] | None = None
     is_refused: bool = False
 
@@ -73,8 +73,8 @@ class Lane:
     ended: set[str] = field(default_factory=set)
     before: Slot | None = None
     calling: tuple[Slot, Context] | None = None
-    call: Call | None = None
-    outcome: Outcome | None = None
+    call: AsyncCall | None = None
+    outcome: CallResult | None = None
 
     def goes_by(self, slot: Slot) -> None:
         """Note that nothing more becomes of a message in this batch."""

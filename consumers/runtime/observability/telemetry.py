@@ -33,7 +33,7 @@ def no_batches() -> list[int]:
     return [0] * (len(BUCKETS) + 1)
 
 
-class Report(msgspec.Struct, array_like=True):
+class ConsumerReport(msgspec.Struct, array_like=True):
     """The report of a consumer in a process, since its beginning.
 
     Attributes:
@@ -81,7 +81,7 @@ class Telemetry:
         self, supervisor: socket.socket | None = None, reads: tuple[str, str] = ("", "")
     ) -> None:
         self._supervisor = supervisor
-        self._report = Report(os.getpid(), *reads)
+        self._report = ConsumerReport(os.getpid(), *reads)
         self._reported_at = 0.0
         if supervisor is not None:
             supervisor.setblocking(False)

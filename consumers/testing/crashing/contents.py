@@ -32,7 +32,7 @@ _POSITION = re.compile(r"(?<!\d)19\d{8}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRow:
     """A message.
 
     Attributes:
@@ -62,12 +62,12 @@ class Contents:
         rows: of each table, how often each row is there, as JSON.
     """
 
-    messages: Sequence[Stored]
+    messages: Sequence[StoredRow]
     rows: Mapping[str, Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ContentDifference:
     """What two databases do not agree in.
 
     Attributes:
@@ -80,7 +80,7 @@ class Difference:
     """
 
     what: str
-    message: Stored | None
+    message: StoredRow | None
     first: str | None
     second: str | None
     field: str
@@ -124,7 +124,7 @@ def read(address: str) -> Contents:
     return Contents(messages, found)
 
 
-def differences(first: Contents, second: Contents) -> Iterator[Difference]:
+def differences(first: Contents, second: Contents) -> Iterator[ContentDifference]:
     """Give what two databases do not agree in: fields of messages first, then messages and rows."""
     known = {(stored.stream_name, stored.position): stored for stored in first.messages}
     others = {(stored.stream_name, stored.position): stored for stored in second.messages}
@@ -134,7 +134,7 @@ def differences(first: Contents, second: Contents) -> Iterator[Difference]:
             for path in stored.fields.keys() | other.fields.keys():
                 values = stored.fields.get(path), other.fields.get(path)
                 if values[0] != values[1]:
-                    yield Difference(
+                    yield ContentDifference(
                         f"{path} of {stored}", stored, *values, f"{stored.type} {path}"
                     )
     for place in known.keys() | others.keys():
@@ -142,13 +142,13 @@ def differences(first: Contents, second: Contents) -> Iterator[Difference]:
         if a is None or b is None or a.type != b.type:
             there = a or b
             types = a.type if a else None, b.type if b else None
-            yield Difference(str(there), there, *types, f"{types[0] or types[1]}")
+            yield ContentDifference(str(there), there, *types, f"{types[0] or types[1]}")
     for table in first.rows.keys() | second.rows.keys():
         a_rows, b_rows = first.rows.get(table, Counter()), second.rows.get(table, Counter())
         yield from _rows(table, a_rows - b_rows, b_rows - a_rows)
 
 
-def _rows(table: str, first: Counter[str], second: Counter[str]) -> Iterator[Difference]:
+def _rows(table: str, first: Counter[str], second: Counter[str]) -> Iterator[ContentDifference]:
     """Give the rows that only one of two tables has; a pair of them as its fields."""
     for a, b in zip(sorted(first.elements()), sorted(second.elements()), strict=False):
         if not a.startswith("{"):
@@ -157,14 +157,14 @@ def _rows(table: str, first: Counter[str], second: Counter[str]) -> Iterator[Dif
         for field in one.keys() | other.keys():
             values = one.get(field), other.get(field)
             if values[0] != values[1]:
-                yield Difference(
+                yield ContentDifference(
                     f"{field} of a row of {table}", None, *values, f"{table} {field}", a
                 )
     fewer = min(first.total(), second.total())
     for row in sorted(first.elements())[fewer:]:
-        yield Difference(f"the row {shortened(row)} of {table}", None, row, None, table, row)
+        yield ContentDifference(f"the row {shortened(row)} of {table}", None, row, None, table, row)
     for row in sorted(second.elements())[fewer:]:
-        yield Difference(f"the row {shortened(row)} of {table}", None, None, row, table, row)
+        yield ContentDifference(f"the row {shortened(row)} of {table}", None, None, row, table, row)
 
 
 def _object(row: str) -> dict[str, str]:
@@ -187,7 +187,7 @@ def _quoted(found: re.Match[str], names: Mapping[str, str], text: str) -> str:
 
 def _stored(
     stream: str, position: int, type_: str, id_: str, data: object, metadata: object
-) -> Stored:
+) -> StoredRow:
     fields = {"id": json.dumps(id_)}
     fields.update(_flat("data", data))
     fields.update(_flat("metadata", metadata))
@@ -197,7 +197,7 @@ def _stored(
             str(metadata["causationMessageStreamName"]),
             int(metadata.get("causationMessagePosition", 0)),
         )
-    return Stored(stream, position, type_, fields, causation)
+    return StoredRow(stream, position, type_, fields, causation)
 
 
 def _flat(path: str, value: object) -> Iterator[tuple[str, str]]:

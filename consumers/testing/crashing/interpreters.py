@@ -63,7 +63,7 @@ class Ran:
     text: str = ""
 
 
-class Interpreter:
+class PythonProcess:
     """A process that imports the component, with a hash seed; ended when its block is left."""
 
     def __init__(self, setting: Setting, hash_seed: int) -> None:

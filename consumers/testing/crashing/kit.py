@@ -14,8 +14,8 @@ from consumers.group.inspection.stored_positions import categories
 from consumers.testing.crashing.contents import Contents, differences, read
 from consumers.testing.crashing.databases import Copies, Copy, copies
 from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
-from consumers.testing.crashing.interpreters import Interpreter, Ran, settings
-from consumers.testing.crashing.orders import Called, Fault, Kill, Order
+from consumers.testing.crashing.interpreters import PythonProcess, Ran, settings
+from consumers.testing.crashing.orders import Called, FailingStatement, Kill, Order
 from consumers.testing.crashing.racing import Race, finish, races
 from consumers.testing.crashing.report import CrashFindings, CrashKitError, CrashReport
 from consumers.testing.crashing.verdicts import Handlers, Verdicts
@@ -109,7 +109,7 @@ def crash_everywhere(
     with ExitStack() as stack:
         interpreters = [
             stack.enter_context(
-                Interpreter(settings(app, folder, allow, reverses=n > 0), hash_seed)
+                PythonProcess(settings(app, folder, allow, reverses=n > 0), hash_seed)
             )
             for n, hash_seed in enumerate(dict.fromkeys(hash_seeds))
         ]
@@ -131,7 +131,7 @@ class _Kit:
         self,
         component: Component[Any],
         made: Copies,
-        interpreters: Sequence[Interpreter],
+        interpreters: Sequence[PythonProcess],
         effects: Callable[[], object] | None,
         reset: Callable[[], object] | None,
         progress: Callable[[int, int], object] | None,
@@ -178,10 +178,10 @@ class _Kit:
             singly = self._whole(first, batch_size=1)[1]
             verdicts.fresh(differences(singly, fresh), "a process for each message")
             verdicts.batched(compare(singly), "a batch for each message")
-        points: list[Kill | Fault] = [*kills, *faults]
+        points: list[Kill | FailingStatement] = [*kills, *faults]
         for point in points:
             after, after_outside, swallowed = self._harmed(point)
-            if isinstance(point, Fault):
+            if isinstance(point, FailingStatement):
                 verdicts.failed(compare(after), str(point), swallowed)
             else:
                 verdicts.killed(compare(after), str(point))
@@ -201,7 +201,7 @@ class _Kit:
         )
 
     def _whole(
-        self, interpreter: Interpreter, *, batch_size: int = 1000, inspects: bool = False
+        self, interpreter: PythonProcess, *, batch_size: int = 1000, inspects: bool = False
     ) -> tuple[Ran, Contents, str]:
         """Run the component without a kill."""
         with self._database() as database:
@@ -218,7 +218,7 @@ class _Kit:
                 if done is None or done.drained or not done.counts:
                     return read(database.address)
 
-    def _harmed(self, point: Kill | Fault) -> tuple[Contents, str, Called | None]:
+    def _harmed(self, point: Kill | FailingStatement) -> tuple[Contents, str, Called | None]:
         """Run the component with a kill or a failing statement, and begin again after it."""
         interpreters = self._interpreters
         with self._database() as database:
@@ -226,7 +226,7 @@ class _Kit:
                 database.address,
                 self._categories,
                 kill=point if isinstance(point, Kill) else None,
-                fault=point if isinstance(point, Fault) else None,
+                fault=point if isinstance(point, FailingStatement) else None,
             )
             ran = interpreters[0].run(order)
             self._kills += ran.status == -9
@@ -286,12 +286,12 @@ def _places(ran: Ran) -> tuple[list[Kill], list[Kill]]:
     return [Kill("returned", call.number) for call in calls], others
 
 
-def _faults(ran: Ran) -> Iterator[Fault]:
+def _faults(ran: Ran) -> Iterator[FailingStatement]:
     """Give every statement of a handler that may fail, and how."""
     for call in _committed(ran):
         for statement in range(1, call.statements + 1):
-            yield Fault(call.number, statement, lost=False)
-            yield Fault(call.number, statement, lost=True)
+            yield FailingStatement(call.number, statement, lost=False)
+            yield FailingStatement(call.number, statement, lost=True)
 
 
 def _committed(ran: Ran) -> Collection[Called]:
@@ -299,9 +299,13 @@ def _committed(ran: Ran) -> Collection[Called]:
     return {call.place: call for call in ran.calls}.values()
 
 
-def _went_on(call: Called, point: Kill | Fault) -> bool:
+def _went_on(call: Called, point: Kill | FailingStatement) -> bool:
     """Return whether a call is the one whose statement failed, and returned nevertheless."""
-    return isinstance(point, Fault) and call.number == point.call and (call.coped or call.ended)
+    return (
+        isinstance(point, FailingStatement)
+        and call.number == point.call
+        and (call.coped or call.ended)
+    )
 
 
 def _sample(points: list[T], most: int, seed: int) -> list[T]:

@@ -26,7 +26,7 @@ class Kill(msgspec.Struct, frozen=True):
         return f"killed {when} call {self.number} of a handler"
 
 
-class Fault(msgspec.Struct, frozen=True):
+class FailingStatement(msgspec.Struct, frozen=True):
     """A statement of a handler that fails.
 
     Attributes:
@@ -44,7 +44,7 @@ class Fault(msgspec.Struct, frozen=True):
         return f"call {self.call}, whose statement {self.statement} {what}"
 
 
-class Step(msgspec.Struct, frozen=True):
+class HandledStep(msgspec.Struct, frozen=True):
     """One message that is handled by itself.
 
     Attributes:
@@ -79,9 +79,9 @@ class Order(msgspec.Struct, frozen=True):
     batch_size: int = 1000
     once: bool = False
     kill: Kill | None = None
-    fault: Fault | None = None
+    fault: FailingStatement | None = None
     inspects: bool = False
-    steps: tuple[Step, ...] = ()
+    steps: tuple[HandledStep, ...] = ()
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from consumers.testing.crashing.contents import Contents
 from consumers.testing.crashing.databases import Copy
-from consumers.testing.crashing.interpreters import PATIENCE, Interpreter, Ran
-from consumers.testing.crashing.orders import Called, Order, Step
+from consumers.testing.crashing.interpreters import PATIENCE, PythonProcess, Ran
+from consumers.testing.crashing.orders import Called, HandledStep, Order
 from consumers.testing.crashing.report import CrashKitError
 from reservation.component import Component
 from reservation.errors import GroupError
@@ -35,12 +35,12 @@ class Race:
     """
 
     def __init__(
-        self, before: tuple[Step, ...], name: str, ordinal: int, handlers: tuple[str, str]
+        self, before: tuple[HandledStep, ...], name: str, ordinal: int, handlers: tuple[str, str]
     ) -> None:
         self.handlers = " and ".join(dict.fromkeys(handlers))
         self._before = before
-        self._first = Step(name, ordinal)
-        self._second = Step(name, ordinal + 1)
+        self._first = HandledStep(name, ordinal)
+        self._second = HandledStep(name, ordinal + 1)
         self._name = name
         self._ordinal = ordinal
 
@@ -57,10 +57,10 @@ class Race:
             pair = (self._beside(), self._first)
         return Order(address, steps=(*self._before, *pair))
 
-    def run(self, database: Copy, interpreters: Sequence[Interpreter]) -> None:
+    def run(self, database: Copy, interpreters: Sequence[PythonProcess]) -> None:
         """Handle them at the same time."""
         first, second = interpreters[0], interpreters[-1]
-        pausing = Step(self._name, self._ordinal, pauses=True)
+        pausing = HandledStep(self._name, self._ordinal, pauses=True)
         first.begin(Order(database.address, steps=(*self._before, pausing)))
         ran, other = Ran(), Ran()
         if first.follow(ran, PATIENCE):
@@ -76,8 +76,8 @@ class Race:
         if ran.status is None:
             raise CrashKitError(f"{self} did not end")
 
-    def _beside(self) -> Step:
-        return Step(self._name, self._ordinal + 1, second=True)
+    def _beside(self) -> HandledStep:
+        return HandledStep(self._name, self._ordinal + 1, second=True)
 
 
 def races(
@@ -86,16 +86,16 @@ def races(
     """Give each pair of messages that could be handled at the same time."""
     # What a handler only returns goes to the stream of its entity, which no other consumer has.
     handled = {call.place: call.handler for call in calls if call.statements or call.writes}
-    before: tuple[Step, ...] = ()
+    before: tuple[HandledStep, ...] = ()
     for name in categories:
         messages = [one for one in contents.messages if category(one.stream_name) == name]
         for n, (one, other) in enumerate(itertools.pairwise(messages)):
             apart = cardinal_id(one.stream_name) != cardinal_id(other.stream_name)
             both = [handled.get((stored.stream_name, stored.position)) for stored in (one, other)]
             if apart and both[0] and both[1] and _may_be_parted(component, name):
-                steps = tuple(Step(name, ordinal) for ordinal in range(n))
+                steps = tuple(HandledStep(name, ordinal) for ordinal in range(n))
                 yield Race((*before, *steps), name, n, (both[0], both[1]))
-        before += tuple(Step(name, ordinal) for ordinal in range(len(messages)))
+        before += tuple(HandledStep(name, ordinal) for ordinal in range(len(messages)))
 
 
 def finish(component: Component, database: Copy) -> None:

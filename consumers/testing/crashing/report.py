@@ -8,7 +8,7 @@ from enum import StrEnum
 from reservation.errors import ReservationError
 
 
-class Kind(StrEnum):
+class BugKind(StrEnum):
     """What is wrong with a handler; each kind has a way out."""
 
     OWN_ID = "own uuid"
@@ -29,42 +29,42 @@ class Kind(StrEnum):
         return _WAYS_OUT[self]
 
 
-_WAYS_OUT: Mapping[Kind, str] = {
-    Kind.OWN_ID: "take ids from context.id(name) and random numbers from context.random",
-    Kind.OWN_CLOCK: "take the time from context.time",
-    Kind.OUTSIDE_EFFECT: (
+_WAYS_OUT: Mapping[BugKind, str] = {
+    BugKind.OWN_ID: "take ids from context.id(name) and random numbers from context.random",
+    BugKind.OWN_CLOCK: "take the time from context.time",
+    BugKind.OUTSIDE_EFFECT: (
         "write a message with context.write and let its handler make the call with context.id as "
         "the idempotency key; allow= names what is meant"
     ),
-    Kind.GLOBAL_STATE: (
+    BugKind.GLOBAL_STATE: (
         "keep state in the entity, by events and a projector, or in a table through "
         "context.connection"
     ),
-    Kind.OWN_CONNECTION: (
+    BugKind.OWN_CONNECTION: (
         "use context.connection, whose changes commit with the events and the position"
     ),
-    Kind.RANDOM_ORDER: "sort what has no order, such as a set or the files of a folder",
-    Kind.IGNORED_VERSION: (
+    BugKind.RANDOM_ORDER: "sort what has no order, such as a set or the files of a folder",
+    BugKind.IGNORED_VERSION: (
         "give context.write the expected_version that was read, change a row in one statement, or "
         "read it with SELECT ... FOR UPDATE"
     ),
-    Kind.MUTATION: (
+    BugKind.MUTATION: (
         "make a new object instead, and let a projector alone change the entity; give each "
         "instance its own default with field(default_factory=...)"
     ),
-    Kind.SWALLOWED_ERROR: (
+    BugKind.SWALLOWED_ERROR: (
         "catch only the errors that are expected, around `with context.connection.transaction():`, "
         "and let all others pass"
     ),
-    Kind.LEFT_RUNNING: (
+    BugKind.LEFT_RUNNING: (
         "join threads, await tasks, wait for processes and release locks before the handler returns"
     ),
-    Kind.NOT_REPEATABLE: "let what the handler does depend on its message and entity alone",
+    BugKind.NOT_REPEATABLE: "let what the handler does depend on its message and entity alone",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Bug:
     """A bug of a handler.
 
     Attributes:
@@ -75,7 +75,7 @@ class Finding:
         what: what was seen there: the object that differs, or the access.
     """
 
-    kind: Kind
+    kind: BugKind
     handler: str
     where: str
     what: str
@@ -106,7 +106,7 @@ class CrashReport:
         counts: what became of the messages in a run without a kill.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Bug, ...]
     kills: int
     statements: int
     calls: int

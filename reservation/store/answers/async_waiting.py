@@ -12,14 +12,14 @@ from reservation.store.answers.async_listener import AsyncListener
 from reservation.store.answers.listeners import check_free
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.pace import Pace
-from reservation.store.answers.question import Answer, Question
+from reservation.store.answers.question import OutcomeAnswer, Question
 from reservation.store.statements import Statement
 
 
 async def wait_async(
     question: Question,
     timeout: float,
-    run: Callable[[Statement[Answer]], Awaitable[Answer]],
+    run: Callable[[Statement[OutcomeAnswer]], Awaitable[OutcomeAnswer]],
     connected: Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]],
     listener: AsyncListener,
     *,

@@ -18,7 +18,7 @@ from reservation.store.answers.outcome import Outcome
 from reservation.store.statements import QUERIES, Statement
 
 
-class Answer(NamedTuple):
+class OutcomeAnswer(NamedTuple):
     """An outcome, and whether the store gives notice of new messages."""
 
     outcome: Outcome
@@ -47,22 +47,22 @@ class Question:
     decode: Callable[[StoredMessage], DataclassInstance | StoredMessage]
     is_same: Callable[[StoredMessage, Sequence[str]], bool]
 
-    def statement(self) -> Statement[Answer]:
+    def statement(self) -> Statement[OutcomeAnswer]:
         """Return the statement that asks the server."""
         return Statement(
             QUERIES["outcome"], [msgspec.json.encode(self.asked).decode()], self._answer
         )
 
-    def _answer(self, rows: Sequence[tuple[Any, ...]]) -> Answer:
+    def _answer(self, rows: Sequence[tuple[Any, ...]]) -> OutcomeAnswer:
         (state, reason, corrected, contents, notices, *standing), *others = rows
         message = None if standing[0] is None else StoredMessage(*standing)
         # Only what stands under a key has been compared with others, and has contents.
         if message is not None and contents is not None and not self.is_same(message, contents):
-            return Answer(Outcome("conflict", message), bool(notices))
+            return OutcomeAnswer(Outcome("conflict", message), bool(notices))
         stored = tuple(StoredMessage(*row[5:]) for row in others)
         events = tuple(self.decode(event) for event in stored if event.type != PSEUDO_EVENT)
         outcome = Outcome(state, message, events, reason, stored, bool(corrected))
-        return Answer(outcome, bool(notices))
+        return OutcomeAnswer(outcome, bool(notices))
 
 
 class Questioned(Protocol):

@@ -10,14 +10,14 @@ from psycopg import Connection
 from reservation.store.answers.listeners import Listeners, check_free
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.pace import Pace
-from reservation.store.answers.question import Answer, Question
+from reservation.store.answers.question import OutcomeAnswer, Question
 from reservation.store.statements import Statement
 
 
 def wait(
     question: Question,
     timeout: float,
-    run: Callable[[Statement[Answer]], Answer],
+    run: Callable[[Statement[OutcomeAnswer]], OutcomeAnswer],
     connected: Callable[[], AbstractContextManager[Connection[Any]]],
     listeners: Listeners,
     *,

@@ -28,7 +28,7 @@ from reservation.errors import (
     HandlerError,
     MessageError,
 )
-from reservation.handlers.retry import Following, is_named, next_attempt
+from reservation.handlers.retry import AfterFailure, is_named, next_attempt
 from reservation.idempotence.in_events import PositionInEvents
 from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
@@ -196,7 +196,7 @@ class Interpreter:
 
     def _following(
         self, category: str, message: StoredMessage, error: MessageError, tried: int
-    ) -> tuple[Following, bool]:
+    ) -> tuple[AfterFailure, bool]:
         """Return what follows, and whether the handler or its policy says so."""
         declared = declarations(self.component)
         cause = error.__cause__ if isinstance(error, RaisedByHandlerError) else None

@@ -33,7 +33,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class FlowStage:
     """One stage of the stream, and what leaves it before the next.
 
     Attributes:
@@ -56,7 +56,7 @@ class Stage:
         return self.count + self.besides
 
 
-def stages(report: Report) -> list[Stage]:
+def stages(report: Report) -> list[FlowStage]:
     """Return the way of a report's commands, from sent to handled.
 
     Commands that start their entity's stream are handled with their reservation. Those without a
@@ -77,7 +77,7 @@ def stages(report: Report) -> list[Stage]:
         )
     }
     way = [
-        Stage(
+        FlowStage(
             "commands",
             sums["commands"],
             "",
@@ -86,7 +86,7 @@ def stages(report: Report) -> list[Stage]:
                 Loss("duplicates", sums["duplicates"], "calm"),
             ),
         ),
-        Stage(
+        FlowStage(
             "distinct keys",
             sums["keys"],
             f"and {compact(sums['keyless'])} without a key" if sums["keyless"] else "",
@@ -111,14 +111,14 @@ def stages(report: Report) -> list[Stage]:
     )
     silent = sum(effects.silent for effects in report.effects)
     handled = at_once + silent + sum(effects.handled for effects in report.effects)
-    way.append(Stage("reserved", sums["reserved"], "", _some(*after)))
+    way.append(FlowStage("reserved", sums["reserved"], "", _some(*after)))
     if report.effects or at_once:
         note = f"{compact(silent)} without a trace" if silent else ""
-        way.append(Stage("handled", handled, note, ()))
+        way.append(FlowStage("handled", handled, note, ()))
     return way
 
 
-def subscribed_stages(report: Report) -> list[Stage]:
+def subscribed_stages(report: Report) -> list[FlowStage]:
     """Return the way of the messages that a report's component subscribes to."""
     sums = {
         name: sum(getattr(counts, name) for counts in report.subscriptions)
@@ -131,8 +131,8 @@ def subscribed_stages(report: Report) -> list[Stage]:
     )
     note = f"{compact(sums['passed'])} passed" if sums["passed"] else ""
     return [
-        Stage("subscribed messages", sums["subscribed"], "", _some(*losses)),
-        Stage("handled", sums["handled"] + sums["passed"], note, ()),
+        FlowStage("subscribed messages", sums["subscribed"], "", _some(*losses)),
+        FlowStage("handled", sums["handled"] + sums["passed"], note, ()),
     ]
 
 
@@ -140,7 +140,7 @@ def _some(*losses: Loss) -> tuple[Loss, ...]:
     return tuple(loss for loss in losses if loss.count)
 
 
-def describe(way: Sequence[Stage]) -> str:
+def describe(way: Sequence[FlowStage]) -> str:
     """Return the picture in words."""
     sentences = []
     for stage in way:
@@ -181,7 +181,7 @@ _NARROW = _Layout(True, 360, 96, 46, 40, 84, 0, 4, 170)
 
 
 def draw(
-    way: Sequence[Stage], *, narrow: bool = False, title: str = "From command to effect"
+    way: Sequence[FlowStage], *, narrow: bool = False, title: str = "From command to effect"
 ) -> Element:
     """Return the picture."""
     layout = _NARROW if narrow else _WIDE
@@ -209,13 +209,13 @@ def draw(
     return picture
 
 
-def _pairs(way: Sequence[Stage]) -> list[tuple[Stage, int]]:
+def _pairs(way: Sequence[FlowStage]) -> list[tuple[FlowStage, int]]:
     """Return each stage with how many go on to the next one."""
     going = [*(stage.width for stage in way[1:]), 0]
     return list(zip(way, going, strict=True))
 
 
-def _through(stage: Stage, after: int) -> int:
+def _through(stage: FlowStage, after: int) -> int:
     return max(stage.width, after + sum(loss.count for loss in stage.losses))
 
 
@@ -228,10 +228,10 @@ def _draw_stage(
     layout: _Layout,
     starts: Sequence[float],
     number: int,
-    stage: Stage,
+    stage: FlowStage,
     after: int,
     scale: float,
-    whole: Stage,
+    whole: FlowStage,
 ) -> None:
     """Draw what flows out of a stage, then the stage, then what both are called."""
     along, top = starts[number], layout.across
@@ -272,7 +272,7 @@ def _draw_loss(
     thick: float,
     middle: float,
     loss: Loss,
-    whole: Stage,
+    whole: FlowStage,
 ) -> None:
     """Draw one loss: it leaves the stage, turns in a quarter of a circle, and ends."""
     inner = 12.0
@@ -318,7 +318,7 @@ def _draw_loss(
 
 
 def _label_stage(
-    picture: Element, layout: _Layout, along: float, edge: float, last: bool, stage: Stage
+    picture: Element, layout: _Layout, along: float, edge: float, last: bool, stage: FlowStage
 ) -> None:
     """Write what a stage is called: above it, or beside it where the stream runs downwards."""
     count = f"{stage.count:,}" if stage.count < 1_000_000_000 else compact(stage.count)

@@ -16,7 +16,7 @@ from spark_jobs.report import words
 from spark_jobs.report.page import charts, flow
 from spark_jobs.report.page.svg import markup
 from spark_jobs.report.thresholds import ExceededThreshold
-from spark_jobs.report.words import KINDS, STAGES, Kind
+from spark_jobs.report.words import KINDS, STAGES, FindingKind
 
 # How many rows of a list the page shows; the JSON object and the Parquet files hold all.
 ROWS = 12
@@ -36,7 +36,7 @@ class FindingRows:
         query: the query that fetches these rows from the store; empty without any.
     """
 
-    kind: Kind
+    kind: FindingKind
     count: int
     rows: Sequence[Finding]
     query: str
@@ -116,11 +116,11 @@ def _found(report: Report) -> list[FindingRows]:
     return found
 
 
-def _flows(way: Sequence[flow.Stage]) -> bool:
+def _flows(way: Sequence[flow.FlowStage]) -> bool:
     return any(stage.count for stage in way)
 
 
-def _subscribed_flow(way: Sequence[flow.Stage]) -> Markup:
+def _subscribed_flow(way: Sequence[flow.FlowStage]) -> Markup:
     return _both(lambda narrow: flow.draw(way, narrow=narrow, title="From message to effect"))
 
 

@@ -14,7 +14,7 @@ from consumers.testing.crashing.inside.cutting import die
 from consumers.testing.crashing.inside.observing.call_observer import CallObserver, note_tasks
 from consumers.testing.crashing.inside.observing.sessions import Sessions
 from consumers.testing.crashing.orders import Called, Calling, Observed, Order, Paused, Record
-from consumers.testing.crashing.report import Kind
+from consumers.testing.crashing.report import BugKind
 from reservation.component import Component
 from reservation.declaration.category import CategoryDeclarations
 from reservation.declaration.table import declarations
@@ -168,7 +168,7 @@ class _Call:
         if self._observer is not None:
             self._observer.close()
             for name in self._observer.ended(returned):
-                self._report(Kind.GLOBAL_STATE, f"changes {name}")
+                self._report(BugKind.GLOBAL_STATE, f"changes {name}")
         self._end(None)
         self._kill("returned")
         if self._calls.pauses:
@@ -183,7 +183,7 @@ class _Call:
         ended = raised is None and status is TransactionStatus.INERROR
         if ended:
             self._report(
-                Kind.SWALLOWED_ERROR,
+                BugKind.SWALLOWED_ERROR,
                 "returns although a statement on context.connection has failed",
             )
         calls._send(
@@ -205,5 +205,5 @@ class _Call:
         if kill is not None and (kill.at, kill.number) == (at, self._number):
             die()
 
-    def _report(self, kind: Kind, what: str) -> None:
+    def _report(self, kind: BugKind, what: str) -> None:
         self._calls._send(Observed(kind, self._handler, self._number, str(self._message), what))

@@ -18,7 +18,7 @@ from consumers.testing.crashing.inside.calls import Calls
 from consumers.testing.crashing.inside.cutting import Cut, die
 from consumers.testing.crashing.inside.observing.call_observer import note_threads_and_tasks
 from consumers.testing.crashing.inside.observing.sessions import Sessions
-from consumers.testing.crashing.orders import Began, Done, Order, Record, Step
+from consumers.testing.crashing.orders import Began, Done, HandledStep, Order, Record
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.postgres.error_translation import TO_BE_RETRIED
@@ -102,7 +102,7 @@ def _exchange(order: Order) -> int | None:
 
 
 def _handle(
-    component: Component, steps: tuple[Step, ...], connection: Connection[Any], calls: Calls
+    component: Component, steps: tuple[HandledStep, ...], connection: Connection[Any], calls: Calls
 ) -> None:
     """Handle messages one by one, as one of two consumers that are in the same category."""
     for step in steps:

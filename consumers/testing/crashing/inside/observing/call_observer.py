@@ -13,14 +13,14 @@ from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
 from consumers.testing.crashing.inside.observing.outside import Access
 from consumers.testing.crashing.inside.observing.sessions import Lock, Sessions
 from consumers.testing.crashing.inside.observing.shared_state import changed, shared_state
-from consumers.testing.crashing.report import Kind
+from consumers.testing.crashing.report import BugKind
 from reservation.context import Context
 
 # Seconds that what a handler started may take to end once the handler has returned.
 GRACE = 0.1
 
 # What is seen of a call: the kind of bug, and the words for it.
-Report = Callable[[Kind, str], None]
+Report = Callable[[BugKind, str], None]
 
 
 class CallObserver:
@@ -85,7 +85,7 @@ class CallObserver:
         """Report what the call did; return the names of what calls share, and this one changed."""
         for name, value, before in self._given:
             if fingerprint(value) != before:
-                self.report(Kind.MUTATION, f"changes the {name} that it was given")
+                self.report(BugKind.MUTATION, f"changes the {name} that it was given")
         self._report_running()
         self._report_database()
         self._report_outside()
@@ -102,7 +102,7 @@ class CallObserver:
         for name, value, before in self._returned:
             if fingerprint(value) != before:
                 self.report(
-                    Kind.MUTATION, f"changes the {type(value).__name__}, the {name}, afterwards"
+                    BugKind.MUTATION, f"changes the {type(value).__name__}, the {name}, afterwards"
                 )
                 self._returned = []
                 return
@@ -110,7 +110,7 @@ class CallObserver:
     def committed(self) -> None:
         """Report a lock that the call took, and that outlasts the transaction."""
         if self._locks & self._sessions.locks():
-            self.report(Kind.LEFT_RUNNING, "leaves an advisory lock of the session held")
+            self.report(BugKind.LEFT_RUNNING, "leaves an advisory lock of the session held")
         self._locks = set()
 
     def _accesses_add(self, access: Access) -> None:
@@ -136,10 +136,10 @@ class CallObserver:
                 continue
             told.add(access.what)
             if access.name == "psycopg.connect":
-                self.report(Kind.OWN_CONNECTION, access.what)
+                self.report(BugKind.OWN_CONNECTION, access.what)
             else:
                 self.report(
-                    Kind.OUTSIDE_EFFECT,
+                    BugKind.OUTSIDE_EFFECT,
                     f"{access.what}, which is not undone if the batch is not "
                     f"committed, and done again with it",
                 )
@@ -148,24 +148,24 @@ class CallObserver:
         now = self._sessions.committed()
         for table in changed(_texts(self._committed), _texts(now)):
             self.report(
-                Kind.OWN_CONNECTION,
+                BugKind.OWN_CONNECTION,
                 f"commits to the table {table} before its batch commits",
             )
         for pid, state in self._sessions.others().items():
             if pid not in self._others:
-                self.report(Kind.OWN_CONNECTION, f"leaves a session open, which is {state}")
+                self.report(BugKind.OWN_CONNECTION, f"leaves a session open, which is {state}")
 
     def _report_running(self) -> None:
         for thread in self._threads:
             thread.join(GRACE)
             if thread.is_alive() and not _is_idle(thread):
-                self.report(Kind.LEFT_RUNNING, f"leaves the thread {thread.name} running")
+                self.report(BugKind.LEFT_RUNNING, f"leaves the thread {thread.name} running")
         for task in self._tasks:
             if not task.done():
                 what = getattr(task.get_coro(), "__qualname__", task.get_name())
-                self.report(Kind.LEFT_RUNNING, f"leaves the task {what} running")
+                self.report(BugKind.LEFT_RUNNING, f"leaves the task {what} running")
         for pid in _processes() - self._processes:
-            self.report(Kind.LEFT_RUNNING, f"leaves the process {_name(pid)} running")
+            self.report(BugKind.LEFT_RUNNING, f"leaves the process {_name(pid)} running")
 
 
 _owner: ContextVar[CallObserver | None] = ContextVar("_owner", default=None)
