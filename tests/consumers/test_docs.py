@@ -21,6 +21,7 @@ import reservation.strategies
 import reservation.testing
 from cli.main import main
 from reservation import errors
+from reservation.inspection.tally import CategoryRole
 from tests.apps.bank import drain
 from tests.support.commands import invoke_cli, leaves
 from tests.support.controls import COMMANDS, deposit, open_
@@ -326,6 +327,16 @@ def test_what_is_printed_as_json_fits_the_schema(printed_json):
         printed = printed_json(*command.split())
         assert any(printed.values()), command
         assert [error.message for error in validator.iter_errors(printed)] == [], command
+
+
+def test_the_schema_of_a_check_knows_every_role():
+    """The schema names each role that a category can have."""
+    (types,) = [
+        of["items"]["properties"]
+        for of in _schema("check").schema["properties"].values()
+        if "role" in of.get("items", {}).get("properties", {})
+    ]
+    assert types["role"]["enum"] == [*CategoryRole]
 
 
 def test_the_error_of_a_bad_message_reads_as_shown(connection, store):

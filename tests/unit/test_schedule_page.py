@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from tests.support.commands import parsed
 from tests.support.pages import ROOT, blocks
 
-PAGE = ROOT / "docs/how-to/schedule.md"
+PAGE = ROOT / "docs/how-to/reconcile-nightly.md"
 UNITS = {
     block.text.partition("\n")[0].removeprefix("# "): block.text for block in blocks(PAGE, "ini")
 }
