@@ -66,7 +66,7 @@ def package_command(output: Path, app: str | None, app_dir: str, as_json: bool) 
 @debug_option
 @runs("cli.spark.execution.prepare:prepare", "spark")
 def prepare_command() -> None:
-    """Halve the time that Spark takes to start on this machine.
+    """Shorten the time that Spark takes to start on this machine.
 
     Most of a small job's time is spent on loading Java's classes. This command runs the jobs once,
     without a database, and stores the loaded classes in a file of about 180 MB in the user's cache.

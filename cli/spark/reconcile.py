@@ -31,7 +31,7 @@ from spark_jobs.common.result import VIOLATIONS
 @click.option(
     "--values",
     is_flag=True,
-    help="Also tell the values of fields in which commands of one key differ, which are data of "
+    help="Also report the values of fields in which commands of one key differ, which are data of "
     "messages; without it, only the fields' names.",
 )
 @file_option("--html", "Write the report as one self-contained HTML page.")

@@ -69,7 +69,7 @@ def accept_command(
 def reopen_command(
     findings: tuple[str, ...], reason: str | None, database_url: str, as_json: bool
 ) -> None:
-    """Take back that findings were accepted; they change the exit status again.
+    """Reopen accepted findings, which then count again.
 
     Needs the rights of an operator: `reservation store grants operator ROLE`.
 

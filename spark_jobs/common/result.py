@@ -39,7 +39,7 @@ class CommandCounts:
         reserved: keys that have a reservation.
         missing: keys without one although the consumer has read their command: lost.
         pending: keys without one that the consumer has not read yet.
-        dead: keys without one whose command is a dead letter, or is parked behind one.
+        dead: keys without one whose command was set aside: waiting, parked, dead or discarded.
         orphans: reservations without a command.
         multiple: reservation streams with more than one message.
         conflicts: commands whose content is not that of their key.
@@ -81,7 +81,7 @@ class EffectCounts:
         silent: those that were handled in a way that leaves nothing in the log.
         pending: those that the consumer has not read yet.
         unhandled: those that it has read and that no event follows.
-        dead: those that are a dead letter, or parked behind one.
+        dead: those that were set aside: waiting, parked, dead or discarded.
     """
 
     category: str
@@ -107,7 +107,7 @@ class SubscriptionCounts:
         passed: those that no event follows, and that the consumer has recorded as handled.
         pending: those that the consumer has not read yet.
         unhandled: those that it has read, and that neither an event follows nor a pass.
-        dead: those that are a dead letter, or parked behind one.
+        dead: those that were set aside: waiting, parked, dead or discarded.
     """
 
     category: str

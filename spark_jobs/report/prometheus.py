@@ -18,7 +18,7 @@ _CATEGORIES = {
     "corrected": "Keys whose command was corrected, and is handled with other content",
     "missing": "Keys without a reservation although the consumer has read their command",
     "pending": "Keys without a reservation whose command was not read yet",
-    "dead": "Keys without a reservation whose command is a dead letter, or parked behind one",
+    "dead": "Keys without one whose command was set aside: waiting, parked, dead or discarded",
     "orphans": "Reservations without a command",
     "multiple": "Reservation streams with more than one message",
     "conflicts": "Commands whose content is not that of their key",
@@ -31,7 +31,7 @@ _EFFECTS = {
     "silent": "Reserved commands that were handled in a way that leaves nothing in the log",
     "pending": "Reserved commands that were not read yet",
     "unhandled": "Reserved commands that were read and that no event follows",
-    "dead": "Reserved commands that are a dead letter, or parked behind one",
+    "dead": "Reserved commands that were set aside: waiting, parked, dead or discarded",
 }
 _SUBSCRIPTIONS = {
     "subscribed": "Messages of another category that the component subscribes to",
@@ -39,7 +39,7 @@ _SUBSCRIPTIONS = {
     "passed": "Subscribed messages that no event follows, recorded as handled",
     "pending": "Subscribed messages that were not read yet",
     "unhandled": "Subscribed messages that were read and that neither an event follows nor a pass",
-    "dead": "Subscribed messages that are a dead letter, or parked behind one",
+    "dead": "Subscribed messages that were set aside: waiting, parked, dead or discarded",
 }
 _EVENTS = {
     "events": "Events of the component's entities",
