@@ -18,7 +18,7 @@ from reservation.store.notifications import set_notices
 
 COMPONENTS = ("account", "order", "stock")
 CATEGORIES = 12
-# A host and its process; Python's own that looks after what these share.
+# A host and its process.
 PROCESSES = 2
 CONNECTIONS = 16
 MEMORY = 110.0  # MB, all processes

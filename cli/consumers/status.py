@@ -56,7 +56,7 @@ def status(
 
     Then it says how many messages of the store are scheduled, when the next one is due, and what
     is overdue. If a session has held a snapshot of the database for more than ten minutes, which
-    makes each batch of the consumers slower, it is named. Sessions of other roles are shown to
+    keeps PostgreSQL from removing old rows, it is named. Sessions of other roles are shown to
     members of pg_read_all_stats.
 
     Last, it names command categories that hold messages and in which no consumer has a position,
