@@ -44,6 +44,8 @@ class AsyncCall:
         task: what gives its outcome.
         is_letter: whether a commit has passed its message.
         is_cancelled: whether it was cancelled, and has no outcome.
+        is_over: whether it was forgotten, because what became of its message is committed, or is
+            for another process to find out.
     """
 
     stream_name: str
@@ -54,10 +56,15 @@ class AsyncCall:
     task: "asyncio.Task[CallResult | None]"
     is_letter: bool = False
     is_cancelled: bool = False
+    is_over: bool = False
 
     def goes_on(self) -> bool:
         """Return whether it has not ended."""
         return not self.task.done()
+
+    def holds(self) -> bool:
+        """Return whether messages that may repeat its own wait for it: until it was forgotten."""
+        return not self.is_over
 
 
 class RunningCalls:
@@ -194,7 +201,10 @@ class RunningCalls:
         self._held.pop(position, None)
         self._parked.discard(position)
         call = self._calls.pop(position, None)
-        if call is None or not call.goes_on():
+        if call is None:
+            return None
+        call.is_over = True
+        if not call.goes_on():
             return None
         call.is_cancelled = True
         return call.task

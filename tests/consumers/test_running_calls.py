@@ -591,3 +591,23 @@ def test_who_has_the_key_of_a_call_that_has_ended_waits_for_its_commit(make, dat
         until(lambda: {row["state"] for row in letters(notices.store.connection)} == {"handled"})
     assert notices.calls == ["1a", "2b"]
     assert sorted(notices.notified()) == [("1a", 1), ("2b", 1)]
+
+
+def test_a_letter_that_waits_for_a_call_lets_the_call_be_committed(connection, make, database_url):
+    """Also where one letter is handled at a time, and its own attempt was due before."""
+    retry = Retry(attempts=2, first="1h")
+    notices = make(once=Processed(key="notice_id"), retry=retry)
+    notices.failing = {"1a": ValueError("as it was set")}
+    notices.send("1a")
+    with hosted(notices.component, database_url, batch_size=1) as thread:
+        until(lambda: states(connection) == [("waiting", "handler", 1)], thread)
+        notices.slow = {"1a"}
+        notices.store.write(Notify("2", "1a"), f"{CATEGORY}-2")
+        until(lambda: notices.runs("1a"), thread)
+        connection.execute(
+            "UPDATE reservation.dead_letters SET next_attempt_at = 'epoch' WHERE reason = 'handler'"
+        )
+        notices.let_go("1a")
+        until(lambda: {state for state, _, _ in states(connection)} == {"handled"}, thread)
+    assert notices.calls == ["1a", "1a"]
+    assert notices.notified() == [("1a", 1)]

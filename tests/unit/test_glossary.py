@@ -13,7 +13,7 @@ from tests.unit.test_public import PUBLIC
 ORDINARY = """
 address after again all allowed app apply async base based before bytes check class clock commit
 completion conf connection count crash data database debug declaration decode demo details dir
-dry embedded encode error everywhere expected expired fail file forget full given global grants
+dry embedded encode error everywhere expected expired fail failed file forget full given global grants
 group handled header html http id identifier import in install json junit keep key keyed kind
 later level limit list lock log lost master member memory message metrics missing name no not
 object older on only open operator output package path port prepare prometheus proxy read reason
@@ -32,7 +32,9 @@ def _rows() -> list[tuple[str, str]]:
 
 def _stem(word: str) -> str:
     """Return what forms of a word have in common."""
-    return re.sub(r"(l?ations?|led|ence|ency|ings?|ions?|e?d|e?rs?|es|e|(?<!s)s)$", "", word.lower())
+    return re.sub(
+        r"(l?ations?|led|ence|ency|ings?|ions?|e?d|e?rs?|es|e|(?<!s)s)$", "", word.lower()
+    )
 
 
 def _words(name: str) -> list[str]:

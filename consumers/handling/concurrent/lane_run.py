@@ -215,7 +215,7 @@ class LaneRun:
         """Return whether a message waits for a call of a passed one that it may repeat."""
         call = self._running.in_line(slot.lines, self._handled)
         if call is not None:
-            slot.is_held = call.goes_on
+            slot.is_held = call.holds
         return call is not None
 
     async def _outcome(

@@ -47,7 +47,7 @@ class Slot:
     def hold(self, behind: "Slot") -> None:
         """Let it wait for what another one waits for, which it may repeat."""
         if behind.call is not None:
-            self.is_held = behind.call.goes_on
+            self.is_held = behind.call.holds
         else:
             self.is_held, self.is_refused = behind.is_held, behind.is_refused
 
