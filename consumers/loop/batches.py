@@ -155,8 +155,12 @@ class Batches:
             if not may_run:
                 return True
             context.running.patient = retrying.singly
-            retried = retrying.run(connection, batch.retry_transaction, membership.positions, stop)
-            context.at_hand.committed()
+            of = connection, batch.retry_transaction, membership.positions, stop
+            retried = retrying.run(*of)
+            if retried.has_failed:  # also where the handler that failed has asked to stop
+                retried = retrying.run(*of)
+            if not retried.has_failed:
+                context.at_hand.committed()
         if (result := retried.result) is not None:
             context.reports.decided(result.letters)
             context.blocked.difference_update(result.freed)

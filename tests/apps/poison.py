@@ -41,6 +41,10 @@ def poisoned(command, entity, context):
         case "terminate_and_fail":
             os.kill(os.getpid(), signal.SIGTERM)
             raise ValueError("secret")
+        case "write_terminate_and_fail":
+            context.connection.execute("CREATE TEMP TABLE written ()")
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ValueError("secret")
         case "descriptors":
             os.closerange(3, 1000)
         case "descriptors_to_sockets":

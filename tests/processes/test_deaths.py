@@ -3,7 +3,7 @@
 from tests.apps.bank import RESERVED, broken, event_types, wait_until_drained
 from tests.apps.poison import Poison
 from tests.apps.two_accounts import letters, start
-from tests.support.controls import deposit, open_
+from tests.support.controls import COMMANDS, deposit, open_
 
 # Of these, two are for one consumer: the host gives up one that dies six times in a short time.
 FAULTS = {
@@ -12,6 +12,19 @@ FAULTS = {
     "3": "class_exits",
     "4": "terminate_and_fail",
 }
+
+
+def test_each_attempt_that_stops_the_process_counts(connection, store, database_url, tmp_path):
+    """Also at a letter whose handler's writes are undone only by a rollback of all."""
+    poison = Poison(tmp_path, bad="write_terminate_and_fail")
+    store.write([open_(), deposit("bad"), deposit("good")], COMMANDS)
+    with start(database_url, poison) as started:
+        started.wait_for("message_dead", category=RESERVED)
+        assert started.stop() == 0
+    states = [(name, state) for name, state, _, _ in letters(connection)]
+    assert states == [("bad", "dead"), ("good", "parked")]
+    assert poison.calls("bad") <= 6
+    assert event_types(store, "123") == ["Opened"]
 
 
 def test_a_process_that_a_message_ends_is_started_again_and_counts_that(

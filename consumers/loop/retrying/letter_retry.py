@@ -51,6 +51,11 @@ class Retried:
     more: bool = False
     of_calls: int = 0
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the transaction was rolled back; the next one sets aside what its error named."""
+        return self.result is None and self.more
+
 
 class Retrying:
     """Handles the letters of one consumer that are due."""
