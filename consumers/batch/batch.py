@@ -43,9 +43,9 @@ class Batch:
     def __init__(self, context: ConsumerContext) -> None:
         declared = declarations(context.component)
         snapshots = declared.snapshots(context.connection)
-        volatile = declared.ignoring(Role.INITIATE) | declared.ignoring(Role.RESERVE)
+        ignoring = declared.ignoring(Role.INITIATE) | declared.ignoring(Role.RESERVE)
         corrections = Corrections(
-            context.component.name, context.category, volatile if context.reserves else {}
+            context.component.name, context.category, ignoring if context.reserves else {}
         )
         effects = BatchEffects(context, snapshots)
         letters = DeadLetters(context.component.name, context.category)

@@ -6,7 +6,7 @@ SELECT id, stream_name, type, position, global_position, data, metadata, time, k
        duplicates
 FROM reservation.reserve_next(
   %(consumer)s, %(category)s, %(partitions)s, %(epochs)s, %(after)s, %(batch_size)s, %(rules)s,
-  %(volatile)s, %(max_bytes)s, %(longest_name)s, %(longest_pause)s)
+  %(ignoring)s, %(max_bytes)s, %(longest_name)s, %(longest_pause)s)
 
 -- name: read_with_entities
 SELECT id, stream_name, type, position, global_position, data, metadata, time, entity_stream

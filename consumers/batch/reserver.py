@@ -54,8 +54,8 @@ class Reserver:
     def __init__(self, context: ConsumerContext, reading: BatchReading) -> None:
         self._context = context
         self._reading = reading
-        volatile = declarations(context.component).ignoring(Role.RESERVE)
-        self._volatile = json.dumps(volatile, ensure_ascii=False)
+        ignoring = declarations(context.component).ignoring(Role.RESERVE)
+        self._ignoring = json.dumps(ignoring, ensure_ascii=False)
 
     def takes(self, positions: Positions, part: Partition, policy: FailurePolicy) -> bool:
         """Return whether what becomes of the next commands depends on nothing but their keys."""
@@ -87,7 +87,7 @@ class Reserver:
             "after": part.after,
             "batch_size": size,
             "rules": self._reading.rules,
-            "volatile": self._volatile,
+            "ignoring": self._ignoring,
             "max_bytes": self._context.options.batch_bytes,
             "longest_name": SURELY_FITS,
             "longest_pause": LONGEST_PAUSE,

@@ -23,9 +23,9 @@ _QUERIES = load_queries("consumers.dead_letters", "corrections.sql")
 class Corrections:
     """The corrections of the messages of one consumer's category."""
 
-    def __init__(self, consumer: str, category: str, volatile: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, consumer: str, category: str, ignoring: Mapping[str, Sequence[str]]) -> None:
         self._names = {"consumer": consumer, "category": category}
-        self._volatile = volatile
+        self._ignoring = ignoring
         self._known: object = None  # the claims that `_until` is of
         self._until = 0
 
@@ -54,7 +54,7 @@ class Corrections:
 
     def has_reissues(self, message: StoredMessage) -> bool:
         """Return whether a message may be a reissue of another one."""
-        return message.type in self._volatile
+        return message.type in self._ignoring
 
     def of_reissues(
         self, connection: Connection[Any], messages: Sequence[StoredMessage]
@@ -65,7 +65,7 @@ class Corrections:
         is corrected in the same way.
         """
         positions = [message.global_position for message in messages if self.has_reissues(message)]
-        values = {"global_positions": positions, "volatile": json_parameter(self._volatile)}
+        values = {"global_positions": positions, "ignoring": json_parameter(self._ignoring)}
         return dict(self._query(connection, "of_reissues", values))
 
     def _query(

@@ -38,7 +38,7 @@ WITH corrected AS MATERIALIZED (
     LIMIT 1
   ) AS m ON true
   JOIN LATERAL (
-    SELECT ARRAY(SELECT jsonb_array_elements_text(%(volatile)s->m.type)) AS fields
+    SELECT ARRAY(SELECT jsonb_array_elements_text(%(ignoring)s->m.type)) AS fields
   ) AS v ON true
   WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.data IS NOT NULL
     AND d.key_fields IS NOT NULL
@@ -52,5 +52,5 @@ JOIN corrected ON corrected.type = c.type
        OR corrected.global_position < c.global_position
           AND corrected.global_position = ANY(%(global_positions)s))
   AND corrected.content = reservation.content(
-        c.data, ARRAY(SELECT jsonb_array_elements_text(%(volatile)s->c.type)))
+        c.data, ARRAY(SELECT jsonb_array_elements_text(%(ignoring)s->c.type)))
 ORDER BY c.global_position, corrected.correction DESC

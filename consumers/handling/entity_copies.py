@@ -4,7 +4,7 @@ import time
 from typing import TypeVar
 
 from consumers.runtime.observability.logs import Log
-from reservation.effects.deciding import lent
+from reservation.effects.deciding import copy_for
 from reservation.messages.message import StoredMessage, printable
 
 E = TypeVar("E")
@@ -31,7 +31,7 @@ class EntityCopies:
     def of(self, entity: E, stream_name: str, message: StoredMessage) -> E:
         """Return the copy of an entity for the handler of a message; itself if it cannot change."""
         began = time.perf_counter()
-        copy_of = lent(entity, message)
+        copy_of = copy_for(entity, message)
         seconds = time.perf_counter() - began
         self._excess = max(self._excess + seconds - SLOW, 0.0)
         if self._excess > _EXCESS:

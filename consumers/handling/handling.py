@@ -164,7 +164,7 @@ class Handling:
         A handler may ask for it for the first time.
         """
         return bool(
-            self._messages.lent
+            self._messages.connection_used
             or self._declared.strategies
             or self._concurrently is not None
             or self._context.spans.tracing is not None

@@ -37,7 +37,7 @@ class MessageHandling:
     """How one consumer of a component handles a message.
 
     Attributes:
-        lent: whether a handler has asked for the connection.
+        connection_used: whether a handler has asked for the connection.
     """
 
     def __init__(self, context: ConsumerContext) -> None:
@@ -45,7 +45,7 @@ class MessageHandling:
         self._context = context
         self._log_context = context.log_context
         self._component = context.component
-        self.lent = False
+        self.connection_used = False
         self._declared = declared.of(context.category)
         self._is_subscribed = context.category in declared.others
         self._commands = declared.commands
@@ -159,7 +159,7 @@ class MessageHandling:
             raise fault from error
         finally:
             if context.gave_connection:
-                self.lent = True
+                self.connection_used = True
                 context.take_back()
         if context.gave_connection:
             losses.none_of(message)

@@ -81,7 +81,7 @@ def _asked(
         "sentTo": asked.sent_to,
         "keyStreams": asked.key_streams,
         "initiates": record.role is Role.INITIATE,
-        "volatile": [camel_case(field) for field in record.ignoring],
+        "ignoring": [camel_case(field) for field in record.ignoring],
         "fields": asked.fields,
         "content": asked.content,
     }

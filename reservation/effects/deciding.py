@@ -89,7 +89,7 @@ def rejection(
     return [reject.event(message.type, starts=declared[message.type].role is Role.INITIATE)]
 
 
-def lent(entity: E, message: StoredMessage) -> E:
+def copy_for(entity: E, message: StoredMessage) -> E:
     """Return a copy of an entity for a handler, so that only projectors change what is kept.
 
     One that cannot be changed is given as it is.

@@ -108,7 +108,7 @@ _QUERIES = load_queries("reservation.idempotence")
 def reserve(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
-    volatile: Mapping[str, Sequence[str]],
+    ignoring: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
     before: Sequence[Request] = (),
@@ -120,7 +120,7 @@ def reserve(
     outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     further = names, _contents(corrected)
-    for n, outcome in _outcomes(connection, "reserve", commands, volatile, *further, before=before):
+    for n, outcome in _outcomes(connection, "reserve", commands, ignoring, *further, before=before):
         outcomes[n - 1] = outcome
     return outcomes
 
@@ -128,14 +128,14 @@ def reserve(
 def compare_initiations(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
-    volatile: Mapping[str, Sequence[str]],
+    ignoring: Mapping[str, Sequence[str]],
     corrected: Sequence[str | None] | None = None,
 ) -> list[ReserveOutcome]:
     """Compare commands that found their entity's stream started with what started it."""
     if not commands:
         return []
     outcomes = _outcomes(
-        connection, "compare_initiations", commands, volatile, _contents(corrected)
+        connection, "compare_initiations", commands, ignoring, _contents(corrected)
     )
     return [outcome for _, outcome in outcomes]
 
@@ -197,12 +197,12 @@ def _outcomes(
     connection: Connection[Any],
     query: str,
     commands: Sequence[tuple[int, str]],
-    volatile: Mapping[str, Sequence[str]],
+    ignoring: Mapping[str, Sequence[str]],
     *further: object,
     before: Sequence[Request] = (),
 ) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
-    contents = json.dumps(volatile, ensure_ascii=False)
+    contents = json.dumps(ignoring, ensure_ascii=False)
     parameters = [IntArray(positions), TextArray(names), contents, *further]
     with translated():
         *_, answer = exchange(connection, [*before, Request(_QUERIES[query], parameters)])

@@ -36,31 +36,31 @@ def same_meaning(
     return other is not None and same_content(one, other, ignoring)
 
 
-def same_content(one: object, other: object, volatile: Collection[str] = ()) -> bool:
+def same_content(one: object, other: object, ignoring: Collection[str] = ()) -> bool:
     """Return whether two decoded messages have the same content.
 
     Numbers are compared by their value, as in jsonb: 1 is 1.0, and is not true.
     """
     if type(one) is not type(other) or not dataclasses.is_dataclass(one):
         return False
-    return next(differing_fields(one, other, volatile), None) is None
+    return next(differing_fields(one, other, ignoring), None) is None
 
 
-def differing_fields(one: object, other: object, volatile: Collection[str] = ()) -> Iterator[str]:
+def differing_fields(one: object, other: object, ignoring: Collection[str] = ()) -> Iterator[str]:
     """Give the names of the fields in which two instances of one dataclass differ."""
     # Any: the names of a class that is known only now.
     type_: Any = type(one)
     for name in names_of(type_):
-        if name not in volatile and not _same(getattr(one, name), getattr(other, name)):
+        if name not in ignoring and not _same(getattr(one, name), getattr(other, name)):
             yield name
 
 
-def same_json(one: str, other: str, volatile: Collection[str] = ()) -> bool:
+def same_json(one: str, other: str, ignoring: Collection[str] = ()) -> bool:
     """Return whether two JSON texts have the same content, as `same_content` compares values."""
     left, right = _decoder.decode(one), _decoder.decode(other)
     for value in (left, right):
         if isinstance(value, dict):
-            for name in volatile:
+            for name in ignoring:
                 value.pop(name, None)
     return _same(left, right)
 

@@ -17,11 +17,11 @@ from reservation.declaration.table import declarations
 from reservation.effects.deciding import (
     Decided,
     apply,
+    copy_for,
     decide,
     decide_with_state,
     invoke,
     invoke_async,
-    lent,
     marks_first,
     rejection,
     with_first,
@@ -81,7 +81,7 @@ def call(
         connection=None if keeps_state or awaited else connection,
         replies_to=table.replies_to,
     )
-    given = None if initiates else lent(loaded.entity, message)
+    given = None if initiates else copy_for(loaded.entity, message)
     reason: str | None = None
     arguments = declared, message, command, given, context, table.commands
     try:
@@ -90,7 +90,7 @@ def call(
     except Reject as reject:
         reason, returned = reject.reason, []
         events = rejection(declared, message, reject, context)
-        given = lent(loaded.entity, message)
+        given = copy_for(loaded.entity, message)
     except MessageError:
         raise
     except BaseException as error:  # a handler can raise anything

@@ -65,7 +65,7 @@ def of_message(keys: dict[str, DeclaredKey], type_: str, data: str | None) -> di
             "key_stream": None,
         }
     return {
-        "content": digest(data, key.volatile),
+        "content": digest(data, key.ignoring),
         "key_category": key.category,
         "key_stream": _key_stream(key, _fields(data)),
     }

@@ -20,7 +20,7 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         category: the category that the key's stream is in.
         fields: the JSON names of the fields that make it, in their order.
-        volatile: the JSON names of the fields in which a reissue may differ.
+        ignoring: the JSON names of the fields in which a reissue may differ.
         by_function: whether the component's own code is needed; there are no fields then. The key
             is a function of the command, or was made differently before, or the command has former
             names or shapes, in which its fields may be others. Or one of its fields is neither a
@@ -32,7 +32,7 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
     category: str
     fields: tuple[str, ...]
-    volatile: tuple[str, ...]
+    ignoring: tuple[str, ...]
     by_function: bool
     renamed: bool = False
     kinds: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 one.message,
                 fields,
                 category=category,
-                volatile=tuple(map(camel_case, one.ignoring)),
+                ignoring=tuple(map(camel_case, one.ignoring)),
                 renamed=renamed,
                 changed=table.types.is_upcast(type_),
             )
@@ -142,7 +142,7 @@ def _declared(
     fields: Sequence[str],
     *,
     category: str,
-    volatile: tuple[str, ...],
+    ignoring: tuple[str, ...],
     renamed: bool,
     changed: bool,
 ) -> DeclaredKey:
@@ -160,7 +160,7 @@ def _declared(
         category=category,
         fields=() if by_function else tuple(map(camel_case, fields)),
         kinds=() if by_function else tuple(kinds),
-        volatile=volatile,
+        ignoring=ignoring,
         by_function=by_function,
         renamed=renamed,
     )

@@ -127,7 +127,7 @@ class _FactRules:
 
     def _says(self, row: dict[str, Any]) -> str:
         key = self._declaration.keys.get(row["type"])
-        content = canonical(row["data"], () if key is None else key.volatile)
+        content = canonical(row["data"], () if key is None else key.ignoring)
         return f"{row['type']} {row['version'] or ''} {content}"
 
 

@@ -17,24 +17,24 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TRAILING_ZEROS = re.compile(r'("(?:[^"\\]|\\.)*+")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])')
 
 
-def digest(data: str | None, volatile: Sequence[str]) -> str:
-    """Return the digest of a message's data without its volatile fields."""
+def digest(data: str | None, ignoring: Sequence[str]) -> str:
+    """Return the digest of a message's data without its ignored fields."""
     if data is None:
         return ""
-    text = canonical(data, volatile)
+    text = canonical(data, ignoring)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def canonical(data: str | None, volatile: Sequence[str]) -> str:
-    """Return the text of a message's data without its volatile fields, equal for equal data."""
+def canonical(data: str | None, ignoring: Sequence[str]) -> str:
+    """Return the text of a message's data without its ignored fields, equal for equal data."""
     if data is None:
         return ""
-    if volatile and data.startswith("{"):
+    if ignoring and data.startswith("{"):
         fields = _OBJECT.decode(data)
         kept = (
             f"{json.dumps(name, ensure_ascii=False)}: {bytes(value).decode()}"
             for name, value in fields.items()
-            if name not in volatile
+            if name not in ignoring
         )
         data = "{" + ", ".join(kept) + "}"
     if "." in data:

@@ -84,7 +84,7 @@ def expressions(
         "id": _entity_id(category, declaration),
         "decoded": _is_decoded(declaration),
         "taken": _by_category(declaration.subscriptions, _is_taken),
-        "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
+        "ignoring": by_type({type_: _texts(key.ignoring) for type_, key in keys.items()}),
         "canonical": _sql(_COLUMNS["canonical"]).format(),
     }
     return {name: _sql(_COLUMNS[name]).format(**values) for name in names}

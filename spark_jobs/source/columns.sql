@@ -88,11 +88,11 @@ CASE jsonb_typeof(m.metadata->'schemaVersion')
 END
 
 -- name: content
--- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text.
+-- A digest of the data without the ignored fields: the first 128 bits of SHA-256 over its text.
 coalesce(left(encode(sha256(convert_to({canonical}, 'UTF8')), 'hex'), 32), '')
 
 -- name: canonical
--- The text of the data without the volatile fields. The text of a jsonb is the same for equal values but for
+-- The text of the data without the ignored fields. The text of a jsonb is the same for equal values but for
 -- the trailing zeros of numbers, which are removed. Strings are matched first, so that nothing within them is
 -- taken for a number. Of data that is too large to be read it is one of its hash.
 CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_hash_extended(m.kept, 0)
@@ -102,7 +102,7 @@ CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_has
      ELSE m.kept_text END
 
 -- name: kept
-CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {volatile} ELSE '{{}}'::text[] END
+CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {ignoring} ELSE '{{}}'::text[] END
      ELSE m.data END
 
 -- name: key_name

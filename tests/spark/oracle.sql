@@ -6,12 +6,12 @@
 WITH RECURSIVE corrected AS MATERIALIZED (
   -- What each message said whose letter was given other data, and that data.
   SELECT d.category, d.global_position,
-         jsonb_build_array(m.type, m.data - v.volatile) AS former,
-         jsonb_build_array(m.type, d.data - v.volatile) AS corrected,
+         jsonb_build_array(m.type, m.data - v.ignoring) AS former,
+         jsonb_build_array(m.type, d.data - v.ignoring) AS corrected,
          m.data AS former_data, d.data AS corrected_data
   FROM reservation.dead_letters d
   JOIN message_store.messages m ON m.global_position = d.global_position AND m.id = d.message_id
-  CROSS JOIN LATERAL (SELECT CASE WHEN m.type IN ('Send', 'Post') THEN 'at' ELSE '' END) AS v(volatile)
+  CROSS JOIN LATERAL (SELECT CASE WHEN m.type IN ('Send', 'Post') THEN 'at' ELSE '' END) AS v(ignoring)
   WHERE d.consumer = 'thing' AND d.data IS NOT NULL
 ), same_meaning(one, other) AS (
   SELECT former, corrected FROM corrected

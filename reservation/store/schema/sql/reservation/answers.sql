@@ -13,7 +13,7 @@
 --   states        true for one whose states are kept
 --   fields        the fields of its key, as texts, or
 --   content       its data, by which it is found in that stream, without
---   volatile      the fields in which a reissue may differ
+--   ignoring      the fields in which a reissue may differ
 --
 -- All that it is answered from is in the log, but for messages without an event: these are known by the
 -- position of the consumer, and by what strategies keep.
@@ -128,9 +128,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
   SELECT question->'types' ? type AND CASE
     WHEN jsonb_typeof(question->'content') = 'object' THEN
-      reservation.content(data, ARRAY(SELECT jsonb_array_elements_text(question->'volatile')))
+      reservation.content(data, ARRAY(SELECT jsonb_array_elements_text(question->'ignoring')))
       = reservation.content(question->'content',
-                            ARRAY(SELECT jsonb_array_elements_text(question->'volatile')))
+                            ARRAY(SELECT jsonb_array_elements_text(question->'ignoring')))
     WHEN jsonb_typeof(question->'fields') = 'object' THEN NOT EXISTS (
       SELECT FROM jsonb_each_text(question->'fields') AS f
       WHERE data->>f.key IS DISTINCT FROM f.value)

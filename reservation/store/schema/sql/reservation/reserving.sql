@@ -88,14 +88,14 @@ END
 $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
--- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
+-- yet. `ignoring` names, by message type, the fields in which a reissue may differ from the first
 -- issue. `corrected` has for each command the data that its letter was given, which is copied and
 -- compared in the place of its own; it is NULL where none has been. `former_names` has for each command the stream that it may have been reserved in before its
 -- declaration was changed; it is NULL where no declaration was. Tells, by their
 -- ordinal, which of the commands were not reserved: duplicates and conflicts. Commands of another type,
 -- or of another version of its shape, are in conflict here; the caller compares what they mean.
 CREATE OR REPLACE FUNCTION reservation.reserve(
-  commands bigint[], stream_names text[], volatile jsonb, former_names text[] DEFAULT NULL,
+  commands bigint[], stream_names text[], ignoring jsonb, former_names text[] DEFAULT NULL,
   corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
@@ -129,7 +129,7 @@ BEGIN
   IF NOT true OPERATOR(pg_catalog.=) ALL (are_new) THEN
     RETURN QUERY
     SELECT r.ordinal, r.outcome
-    FROM reservation.compare_reserved(commands, stream_names, volatile, corrected, are_new) AS r;
+    FROM reservation.compare_reserved(commands, stream_names, ignoring, corrected, are_new) AS r;
   END IF;
 END
 $$;
@@ -190,7 +190,7 @@ $$;
 
 -- Tells for the commands that are not the first of their key whether they say the same as that one.
 CREATE OR REPLACE FUNCTION reservation.compare_reserved(
-  commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[], are_new boolean[]
+  commands bigint[], stream_names text[], ignoring jsonb, corrected jsonb[], are_new boolean[]
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -199,9 +199,9 @@ AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  WITH volatile AS MATERIALIZED (
+  WITH ignoring AS MATERIALIZED (
     SELECT v.key AS type, ARRAY(SELECT jsonb_array_elements_text(v.value)) AS fields
-    FROM jsonb_each(compare_reserved.volatile) AS v
+    FROM jsonb_each(compare_reserved.ignoring) AS v
   )
   SELECT i.n,
          CASE WHEN (first.type, reservation.schema_version(first.metadata),
@@ -223,7 +223,7 @@ BEGIN
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   LEFT JOIN message_store.messages first
     ON first.stream_name = i.stream_name AND first.position = 0
-  LEFT JOIN volatile v ON v.type = c.type
+  LEFT JOIN ignoring v ON v.type = c.type
   WHERE NOT i.is_new
   ORDER BY i.n;
 END
@@ -233,7 +233,7 @@ $$;
 -- that its first message follows. Pseudo events start no stream, see reservation.starts. `corrected` is as
 -- in reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
-  commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[] DEFAULT NULL
+  commands bigint[], stream_names text[], ignoring jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -242,9 +242,9 @@ AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  WITH volatile AS MATERIALIZED (
+  WITH ignoring AS MATERIALIZED (
     SELECT v.key AS type, ARRAY(SELECT jsonb_array_elements_text(v.value)) AS fields
-    FROM jsonb_each(compare_initiations.volatile) AS v
+    FROM jsonb_each(compare_initiations.ignoring) AS v
   )
   SELECT i.n,
          CASE WHEN (cause.type, reservation.schema_version(cause.metadata),
@@ -273,7 +273,7 @@ BEGIN
   ) AS initial ON true
   LEFT JOIN message_store.messages cause
     ON cause.global_position = reservation.causation(initial.metadata)
-  LEFT JOIN volatile v ON v.type = c.type
+  LEFT JOIN ignoring v ON v.type = c.type
   ORDER BY i.n;
 END
 $$;

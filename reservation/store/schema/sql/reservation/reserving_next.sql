@@ -39,7 +39,7 @@ $$;
 -- moved it, and commands are committed in the order of their positions.
 CREATE OR REPLACE FUNCTION reservation.reserve_next(
   consumer text, category text, partitions integer[], epochs bigint[], after bigint,
-  batch_size bigint, rules jsonb, volatile jsonb, max_bytes bigint,
+  batch_size bigint, rules jsonb, ignoring jsonb, max_bytes bigint,
   longest_name integer, longest_pause text
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
@@ -71,7 +71,7 @@ BEGIN
       SELECT pg_catalog.count(*), pg_catalog.bool_or(r.outcome OPERATOR(pg_catalog.=) 'conflict')
       INTO duplicates, in_conflict
       FROM reservation.reserve(
-        next_.global_positions, next_.key_streams, volatile, NULL::pg_catalog.text[], NULL::pg_catalog.jsonb[]) AS r;
+        next_.global_positions, next_.key_streams, ignoring, NULL::pg_catalog.text[], NULL::pg_catalog.jsonb[]) AS r;
       IF in_conflict THEN
         RAISE EXCEPTION 'A command is in conflict with an earlier one' USING ERRCODE = 'RV003';
       END IF;
