@@ -172,7 +172,7 @@ class World:
 
     def __init__(self, address: str) -> None:
         self.owner = address
-        self.telemetry = Counting()
+        self.telemetry, self.impatient = Counting(), False
         self.counts: Counter[str] | None = None
         self.sender: Connection[Any] | None = None  # where it is another than that of `control`
         self.address = conninfo.make_conninfo(address, user=ROLE)
