@@ -40,6 +40,13 @@ LIBFAKETIME = os.environ.get("RESERVATION_TEST_FAKETIME", "/usr/lib/*/faketime/l
 # How a process ends that is killed, or whose handler sends it SIGTERM or calls `os._exit`.
 _ENDED = ("by signal 9", "status 0", "status 3")
 
+# How far consumers have come. A slow machine takes long, but goes on.
+_REACHED = """
+    SELECT category, partition::text, position FROM reservation.positions
+    UNION ALL
+    SELECT category, global_position || state, attempts FROM reservation.dead_letters
+    ORDER BY 1, 2"""
+
 FAULTS = ["kill one", "kill all", "pause", "terminate", "cut", *SURROUNDINGS]
 
 
@@ -138,11 +145,14 @@ class Processes:
                 self.world.surroundings.mend()
 
     def _drained(self) -> list[str]:
-        deadline = time.monotonic() + PATIENCE
+        reached, deadline = None, 0.0
         while left := [
             category for category in self.history.plan.categories if self.world.pending(category)
         ]:
-            if time.monotonic() > deadline:
+            now = self.world.control.execute(_REACHED).fetchall()
+            if now != reached:
+                reached, deadline = now, time.monotonic() + PATIENCE
+            elif time.monotonic() > deadline:
                 return [f"I7, no end is reached of {left}"]
             time.sleep(0.02)
         return []
