@@ -99,8 +99,8 @@ def require_all(
         yield batch
     if found < asked:
         raise ReadError(
-            f"The store does not hold {asked - found:,} of the messages any more that have to be "
-            f"judged again; read their archive too, or name another folder for the state"
+            f"The store lacks at least {asked - found:,} of the messages that have to be judged "
+            f"again; read their archive too, or name another folder for the state"
         )
 
 

@@ -91,7 +91,7 @@ def test_what_must_be_judged_again_and_is_gone_is_an_error(
     drain(connection)
     asked = reconcile(*state)
     assert asked.status == 2
-    assert "does not hold 1 messages any more" in asked.error
+    assert "lacks at least 1 of the messages that have to be judged again" in asked.error
     assert "read their archive" in asked.error
     assert (tmp_path / "state" / "CURRENT").read_text() == current
 
