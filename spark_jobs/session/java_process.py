@@ -45,7 +45,9 @@ def started(properties: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
         SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
         with signals, _without_log_of_failed_calls():
             try:
-                SparkContext(conf=_conf(properties))
+                context = SparkContext(conf=_conf(properties))
+                # Else it prints a traceback where Java is ended while it is connected.
+                vars(context._accumulatorServer)["handle_error"] = _nothing
                 signals.listen()  # the context has replaced the handler of SIGINT
                 session = SparkSession.builder.config(map={**properties}).getOrCreate()
             except Exception as error:
@@ -61,6 +63,10 @@ def started(properties: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
             with suppress(Exception):  # a process that is gone has no connections
                 gateway.shutdown()
             _await_end(gateway.proc, _AFTER_SIGNAL if signals.have_ended_it else _PATIENCE)
+
+
+def _nothing(*_: object) -> None:
+    """Stand for what reports an error."""
 
 
 def _stop(session: SparkSession) -> None:
