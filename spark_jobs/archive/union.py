@@ -69,7 +69,7 @@ class Union:
         return stored.join(self.archived({}), "global_position", "left_anti")
 
     def at(self, positions: DataFrame, *, required: bool = False) -> "UnionLookup":
-        """Return what reads the messages at some positions only; one may be missing if not required."""
+        """Return what reads the messages at some positions only, of which all may be required."""
         return UnionLookup(self, positions, required)
 
     def archived(self, after: Mapping[str, int]) -> DataFrame:

@@ -53,7 +53,7 @@ class Categories:
         return numbers.mapInArrow(read, made.schema(types))
 
     def at(self, positions: DataFrame, *, required: bool = False) -> "CategoryLookup":
-        """Return what reads the messages at some positions only; one may be missing if not required."""
+        """Return what reads the messages at some positions only, of which all may be required."""
         return CategoryLookup(self, positions, required)
 
 
