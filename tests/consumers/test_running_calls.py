@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from consumers import Crashed
+from consumers.runtime.stopping import Stop
 from reservation import Component, Retry
 from reservation.strategies import Processed
 from tests.consumers.builders import Till, dead_letters, decide, letters
@@ -76,6 +77,20 @@ def make(store, connection, database_url):
         return Gated(store, database_url, **options)
 
     return made
+
+
+class NoticedStop(Stop):
+    """Tells when the consumer has seen that it is to stop."""
+
+    def __init__(self):
+        super().__init__(takes_signals=False)
+        self.noticed = threading.Event()
+
+    @property
+    def requested(self):
+        if is_so := super().requested:
+            self.noticed.set()
+        return is_so
 
 
 class End(BaseException):
@@ -365,9 +380,12 @@ def test_a_stop_lets_calls_end_and_commits_them(connection, make, database_url):
     notices = make()
     notices.slow = {"1a", "2a"}
     notices.send("1a", "1b", "2a")
-    with running(notices.component, database_url, CATEGORY, grace=30.0) as (thread, stop):
+    with running(
+        notices.component, database_url, CATEGORY, stop=NoticedStop(), grace=30.0
+    ) as (thread, stop):
         until(lambda: notices.runs("1a", "2a"), thread)
         stop.request()
+        assert stop.noticed.wait(PATIENCE)
         notices.let_go("1a")
         until(lambda: notices.names() == ["1a"], thread)
         assert thread.is_alive()

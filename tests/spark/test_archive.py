@@ -357,7 +357,7 @@ def test_a_state_goes_on_with_what_an_archive_has_taken_over(
     assert reconcile(*state, *with_archive) == before
     alone = reconcile(*state)
     assert alone.status == 2
-    assert "does not hold " in alone.error
+    assert "The store lacks at least " in alone.error
     assert "read their archive too" in alone.error
     store.write(deposit("fresh"), COMMANDS)
     drain(planted)
