@@ -105,7 +105,7 @@ class SinceType(click.ParamType[int | datetime]):
         if value.isascii() and value.isdigit():
             position = int(value)
             if not 1 <= position < 2**63:
-                self.fail(f"{value} is no global position; the first one is 1", param, ctx)
+                self.fail(f"{value} is not a global position; the first one is 1", param, ctx)
             return position
         return _TIMESTAMP.convert(value, param, ctx)
 

@@ -117,7 +117,7 @@ def _one_place(context: click.Context, _: click.Parameter, value: str | None) ->
     if value is None:
         return "local[*]"
     if context.get_parameter_source("remote") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("Spark runs in one place: give --master or --remote, not both.")
+        raise click.UsageError("Give --master or --remote, not both")
     context.params["remote"] = None  # an option takes precedence over a variable
     return value
 

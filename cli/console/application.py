@@ -114,11 +114,13 @@ def _failed(request: Request, error: Exception) -> Response:
     problem = console_of(request).problem
     if isinstance(error, DatabaseUnavailableError):
         title = "The database cannot be reached"
-        return problem(request, 503, title, "The console goes on by itself.", retry=True)
+        return problem(
+            request, 503, title, "The console continues when the database is back.", retry=True
+        )
     if isinstance(error, StatementCanceledError):
         return problem(request, 503, "The database took too long", str(error), retry=True)
     if isinstance(error, MissingRightError | SchemaError):
-        title = "The store is not as the console needs it"
+        title = "The console cannot use the store"
         return problem(request, 503, title, str(error), retry=True)
     return problem(request, 400, "That did not work", str(error))
 

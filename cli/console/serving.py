@@ -106,7 +106,7 @@ def _sign_in(
                 f"10.1.0.0/16"
             ) from error
     if token_file is not None and proxy_header is not None:
-        raise CommandError("People sign in one way: give --token-file or --proxy-header, not both")
+        raise CommandError("Give --token-file or --proxy-header, not both")
     if proxy_header is not None:
         if not proxy_addresses:
             raise CommandError(
@@ -114,7 +114,9 @@ def _sign_in(
                 "--proxy-address"
             )
         if not proxy_header.isascii() or not proxy_header.replace("-", "").isalnum():
-            raise CommandError(f"{proxy_header!r} is not the name of a header")
+            raise CommandError(
+                f"{proxy_header!r} is not the name of a header; write one such as X-Forwarded-User"
+            )
         return ProxySignIn(proxy_header)
     if token_file is not None:
         return token_in_file(token_file)
@@ -159,7 +161,9 @@ def _components(apps: Sequence[str], app_dir: str) -> dict[str, Component[Any]]:
     components = {app: load_component(app, app_dir) for app in apps}
     names = [component.name for component in components.values()]
     if len(set(names)) < len(names):
-        raise CommandError("Two of the app paths lead to components of one name; name each once")
+        raise CommandError(
+            "Two of the app paths lead to components with the same name; name each component once"
+        )
     return components
 
 
@@ -191,8 +195,8 @@ def _check_operator(database_url: str, operator_database_url: str) -> None:
         )
     if not _is_one_store(database_url, operator_database_url):
         raise CommandError(
-            "--database-url and --operator-database-url name two stores; name one store, with two "
-            "roles"
+            "--database-url and --operator-database-url name different stores; name one store, "
+            "with two roles"
         )
 
 

@@ -212,7 +212,9 @@ def retry_command(
       reservation dead-letters retry --all --consumer account --reason "the provider is back"
     """
     if file is not None and (len(choice.positions) != 1 or dry_run):
-        raise click.UsageError("--data goes with one global position, and without --dry-run")
+        raise click.UsageError(
+            "--data needs exactly one global position, and cannot be given with --dry-run"
+        )
     if file is not None and not (reason or "").strip():
         raise click.UsageError("Give --reason; it is stored with the data")
     with connect(database_url, autocommit=True) as connection:

@@ -104,7 +104,8 @@ def set_command(
             after = [*group.positions[:partition], position, *group.positions[partition + 1 :]]
         else:
             raise click.UsageError(
-                f"The partitions of {component.name} in {category} are 0 to {size - 1}"
+                f"There is no partition {partition}: those of {component.name} in {category} are 0 "
+                f"to {size - 1}"
             )
         with app_in_errors(app):
             change = plan_move(connection, group, after)
@@ -173,7 +174,8 @@ def reset_command(
     if again:
         if forget is not None:
             raise click.UsageError(
-                "--forget and --keep are for another log, and --again for this one; leave out one"
+                "--again cannot be given with --forget or --keep, which are for positions of "
+                "another log; leave one out"
             )
         for one in wanted:
             check_again(component, one)
@@ -189,8 +191,8 @@ def reset_command(
         if asks and known:
             raise CommandError(
                 f"The positions of {component.name} are not of this store, and its consumers "
-                f"remember {counted(known)}, which may be of messages that are not in it; give "
-                f"--forget to remove them, or --keep to keep them; see "
+                f"remember {counted(known)}, perhaps of messages that the store does not have; "
+                f"give --forget to remove them, or --keep to keep them; see "
                 f"docs/how-to/back-up-and-restore.md"
             )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]

@@ -241,8 +241,7 @@ def _reads(components: Sequence[Component], only: str | None) -> list[Reads]:
     }
     if only in kinds:
         raise DeclarationError(
-            f"There {kinds[only]} in {names}, so there is no consumer of one; leave out --only "
-            f"{only}"
+            f"There {kinds[only]} in {names}, so --only {only} selects no consumer; leave it out"
         )
     known = ", ".join(name for component in components for name in categories(component))
     raise click.UsageError(

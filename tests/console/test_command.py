@@ -148,7 +148,7 @@ def test_two_stores_are_refused(database_url, make_database, template):
             connection.execute(statement)
         urls = "--database-url", database_url, "--operator-database-url", other
         done = invoke_cli("console", *urls)
-        assert "name two stores" in done.stderr
+        assert "name different stores" in done.stderr
         assert done.returncode == 2
 
 

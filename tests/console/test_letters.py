@@ -82,7 +82,7 @@ def test_each_field_narrows_the_search(client, seen_url):
     [
         ({"message_id": "4711"}, "'4711' is not the id of a message"),
         ({"state": "open'--"}, "There is no state"),
-        ({"text": "a\0b"}, "holds a character that no text of the store has"),
+        ({"text": "a\0b"}, "The field text contains a NUL character"),
     ],
 )
 def test_a_search_that_means_nothing_is_named(client, parameters, problem):
@@ -97,7 +97,7 @@ def test_a_page_that_there_is_not_is_said(client, position):
     """Whoever edits an address sees what is wrong with it, and no error of the console."""
     answer = client.get(LIST, params={"after_position": position})
     assert answer.status_code == 400
-    assert "choose one from the list" in said(answer) or "holds a character" in said(answer)
+    assert "choose one from the list" in said(answer) or "contains a NUL character" in said(answer)
 
 
 def test_pages_follow_each_other(filled_url, operator_client, store):

@@ -732,8 +732,8 @@ def test_the_command_refuses(connection):
     """Data is for one letter, with a reason."""
     for arguments, problem in [
         (["4", "--data", "-"], "Give --reason"),
-        (["4", "5", "--data", "-", "--reason", "r"], "--data goes with one global position"),
-        (["--all", "--data", "-", "--reason", "r"], "--data goes with one global position"),
+        (["4", "5", "--data", "-", "--reason", "r"], "--data needs exactly one global position"),
+        (["--all", "--data", "-", "--reason", "r"], "--data needs exactly one global position"),
         (["4", "--dry-run", "--data", "-", "--reason", "r"], "without --dry-run"),
     ]:
         assert problem in dead_letters(connection, "retry", *arguments, data="?", status=2)

@@ -124,7 +124,7 @@ def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
     (change,) = reservation(*arguments, "--partition", str(where))["changes"]
     assert (change["passedOver"], change["after"]) == (3, [3, 3])
     done = reservation(*arguments, "--partition", "2", status=2)
-    assert "The partitions of account in account:command are 0 to 1" in done.stderr
+    assert "those of account in account:command are 0 to 1" in done.stderr
 
 
 @pytest.mark.usefixtures("at_rest")

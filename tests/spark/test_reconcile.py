@@ -305,7 +305,7 @@ def test_an_output_that_cannot_be_made_is_named(command, tmp_path):
             ["--since", "1h", "--state", "state"],
             "looks only at what is new in the store; leave out --state",
         ),
-        (["--since", "0"], "0 is no global position; the first one is 1"),
+        (["--since", "0"], "0 is not a global position; the first one is 1"),
         (["--since", "soon"], "'soon' is neither a date nor a time span"),
         (["--fail-on", "lost"], "is not a threshold: write name, name:N or name:N%"),
         (["--master", "spark://127.0.0.1:1"], "There is no Spark master at spark://127.0.0.1:1"),

@@ -49,7 +49,8 @@ def decide(request: Request, form: FormData) -> Response:
     """Do what was confirmed, once, with the letters that were there when it was shown."""
     reason = str(form.get("why", "")).strip()
     if not reason or len(reason) > LONGEST_REASON or "\0" in reason:
-        return _asked(request, form, problem="Give a reason; it is kept.", status=422)
+        problem = f"Give a reason of at most {LONGEST_REASON:,} characters; it is stored."
+        return _asked(request, form, problem=problem, status=422)
     try:
         do = _ACTIONS[str(form.get("action"))].does
         asked = history.LetterRequest(reason, actor_of(request), UUID(str(form.get("request"))))

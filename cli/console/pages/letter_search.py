@@ -87,5 +87,5 @@ def _text(parameters: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         return ""
     if "\0" in value:
-        raise SearchError(f"The field {name} holds a character that no text of the store has")
+        raise SearchError(f"The field {name} contains a NUL character; remove it")
     return value.strip()
