@@ -5,6 +5,7 @@ ends. A process for each session gives the workers the address of that session's
 """
 
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -84,18 +85,28 @@ def _launched(properties: Mapping[str, str], log: Path) -> JavaGateway:
     with log.open("wb") as output:
         try:
             return launch_gateway(  # type: ignore[no-untyped-call]
-                _conf(properties), {"stdout": output, "stderr": output}
+                _conf(properties), {"stdout": output, "stderr": output, "process_group": 0}
             )
         except BaseException as error:
-            # Only the frame of PySpark's function knows the process that it waited for.
-            for frame, _ in traceback.walk_tb(error.__traceback__):
-                process = frame.f_locals.get("proc")
-                if isinstance(process, subprocess.Popen):
-                    process.kill()
-                    _await_end(process, _AFTER_SIGNAL)
+            process = _starting(error)
+            if process is not None:
+                # Its group: the script that starts Java has another Java make the command.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                _await_end(process, _AFTER_SIGNAL)
             if isinstance(error, Exception):
                 raise _not_started(error, log) from error
             raise
+
+
+def _starting(error: BaseException) -> _Process | None:
+    """Return the process that PySpark was starting, which only the frames of functions know."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for name in ("proc", "self"):  # of the function that waits for it, or of Popen's own
+            process = frame.f_locals.get(name)
+            if isinstance(process, subprocess.Popen) and process.pid is not None:
+                return process
+    return None
 
 
 @contextmanager
