@@ -100,7 +100,7 @@ def consumer(
     with Session(connection.info.dsn, "reservation bench", log) as session:
         membership = Membership(session, declared.name, category, None, new_worker(), log)
         membership.join(session.connection)
-        membership.turn(session.connection)
+        membership.rebalance(session.connection)
         batch = Batch(ConsumerContext.of(session.connection, declared, category))
 
         def step() -> int:

@@ -205,8 +205,8 @@ def check_names_differ(components: Sequence[Component]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise DeclarationError(
-                f"Two components are named {name!r}; a name stands for the positions of one, so "
-                f"give each its own, and name each once"
+                f"Two components are named {name!r}, and positions are stored by the component's "
+                f"name; give each component a name of its own, and each only once"
             )
 
 

@@ -23,7 +23,7 @@
     │   ├── LogSequenceError      the sequence of global positions is behind the log
     │   ├── LockTimeoutError      another transaction held a lock for too long
     │   ├── StatementCanceledError  a statement was canceled, or took too long
-    │   ├── SerializationError    the transaction lost against another
+    │   ├── SerializationError    the transaction lost a race with another
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     ├── GroupError                a consumer group is not as it was requested

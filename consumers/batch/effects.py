@@ -148,9 +148,7 @@ def _blame(
     """
     of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
     if isinstance(error, MessageIdConflictError):
-        raise MessageError(
-            f"Cannot write what the handling of {of} brings about: {error}"
-        ) from error
+        raise MessageError(f"Cannot write the effects of {of}: {error}") from error
     if decisions.conditional:
         raise HandlerError(
             f"The handler of {of} wrote with an expected version that is not met: {error}"
@@ -161,5 +159,8 @@ def _not_written(rows: Sequence[Row], expects: Collection[str], error: psycopg.E
     """Return the error for rows of which one was written before, or that cannot be written."""
     if not is_condition(error, REWRITTEN):
         return translation(error, expects)
-    of = f"The event {rows[0].id}" if len(rows) == 1 else f"One of {len(rows)} events"
-    return MessageIdConflictError(f"{of}, first in {rows[0].stream_name}, was written before")
+    stream = rows[0].stream_name
+    of = f"The event {rows[0].id} in {stream}"
+    if len(rows) > 1:
+        of = f"One of {len(rows)} events, the first in {stream},"
+    return MessageIdConflictError(f"{of} was written before")

@@ -33,7 +33,7 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        raise MessageError(f"Cannot write what {messages[0]} brings about: {error}") from error
+        raise MessageError(f"Cannot write the effects of {messages[0]}: {error}") from error
 
 
 @contextmanager

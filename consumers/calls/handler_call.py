@@ -62,7 +62,7 @@ def call(
             raise
         if problem is _FAILED and _lost_race(error):
             raise SerializationError(
-                f"The handler of {message} lost against another transaction: {describe(error)}"
+                f"The handler of {message} lost a race with another transaction: {describe(error)}"
             ) from error
         rejects = isinstance(error, Reject)
         if problem is not None and (rejects or problem is not _FAILED):

@@ -195,7 +195,9 @@ def _check_retry(letter: Letter) -> None:
 def check_not_parked(letter: Letter, action: str) -> None:
     """Make sure that a letter is open, and the first of its line."""
     if letter.state == "parked" and letter.behind == letter.global_position:
-        raise LetterError(f"{letter} is the first of its entity now; it is handled without that")
+        raise LetterError(
+            f"{letter} is no longer behind another message, so it is handled without a {action}"
+        )
     if letter.state == "parked":
         raise LetterError(
             f"{letter} is parked behind global position {letter.behind}; {action} or discard that "

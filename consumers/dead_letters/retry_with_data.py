@@ -30,13 +30,15 @@ def retry_with_data(
     """
     text = _checked(data)
     if not (request.reason or "").strip():
-        raise LetterError("A letter is given other data for a reason, and the one given is empty")
+        raise LetterError(
+            "A reason is needed to give a letter other data, and the one given is empty"
+        )
     with administration.locked(connection):
         (letter,) = administration.find_each(connection, selection, [global_position])
         if letter.reason == Reason.CONFLICT:
             raise LetterError(
-                f"{letter} is a conflict: another command with its key was first, and that one is "
-                f"the command to give other data; discard this one once its sender knows"
+                f"{letter} is a conflict: another command with its key was first; give that one "
+                f"other data, and discard this one once its sender knows"
             )
         administration.check_not_parked(letter, "retry")
         values = {
@@ -53,7 +55,7 @@ def retry_with_data(
         except (errors.ObjectNotInPrerequisiteState, errors.ProgramLimitExceeded) as error:
             raise LetterError(str(error.diag.message_primary)) from error
         except errors.DataError as error:  # whose text repeats the data
-            raise LetterError(f"The store does not take the data: {type(error).__name__}") from None
+            raise LetterError(f"The store refuses the data: {type(error).__name__}") from None
         waiting = administration.count_waiting(connection, [letter])
         return StateChange([replace(letter, corrected=True)], waiting)
 
@@ -72,5 +74,5 @@ def _checked(data: bytes) -> str:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise LetterError(f"The data is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise LetterError("The data is not a JSON object, as a message's data is")
+        raise LetterError("The data is not a JSON object; the data of every message is one")
     return text

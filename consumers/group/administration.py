@@ -113,8 +113,8 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
         (last,) = connection.execute(_QUERIES["last"]).fetchall()[0]
         if max(after) > last:
             raise StoreError(
-                f"The last message of the store is at global position {last}, and those still to "
-                f"come would be skipped up to {max(after)}; give a position up to {last}"
+                f"Global position {max(after)} is beyond the last message, {last}, so messages "
+                f"that are not written yet would be skipped; give a position up to {last}"
             )
         if carried is not None and len(set(after)) > 1:
             raise StoreError(_still_carried(group, "move all of its partitions"))
@@ -174,7 +174,7 @@ def apply_changes(
             if find_idle(connection, group.consumer, group.category) != group:
                 raise StoreError(
                     f"The consumer {group.consumer} of {group.category} was run in the meantime; "
-                    f"nothing is changed; look at its positions again"
+                    f"nothing was changed; look at its positions and try again"
                 )
             connection.execute(
                 _QUERIES["store_group"],

@@ -3,7 +3,7 @@
 A group has a fixed number of partitions. A process is a member of the groups of all categories that
 it reads. A free partition goes to the process that holds the fewest in all of them, and a process
 gives partitions back while another that may take them has at least two fewer. One function of the
-server does all of that (`reservation.take_part`); a member calls it at intervals, between two
+server does all of that (`reservation.rebalance`); a member calls it at intervals, between two
 batches. During a long batch, a thread renews the lease of the member.
 
 A member is gone when it has left, when its session has ended, or when its lease has expired. It may
@@ -31,10 +31,10 @@ from reservation.postgres.queries import load_queries
 LEASE = 3.0
 
 # Seconds between two calls; with a look for messages in each, an idle consumer makes no others.
-TURN = 1.2
+REBALANCE_INTERVAL = 1.2
 
 # The same while a partition is free that another member is to take first.
-SOON = 0.3
+REBALANCE_SOON = 0.3
 
 _QUERIES = load_queries("consumers.group")
 
@@ -48,9 +48,9 @@ class Membership:
     """What one process holds of a group, from joining it to leaving it.
 
     Attributes:
-        positions: the partitions that it holds, as of the last `turn`.
+        positions: the partitions that it holds, as of the last `rebalance`.
         head: the global position of the category's last message then.
-        unclean: those taken in the last `turn` that their holder had not given back.
+        abandoned: those taken in the last `rebalance` that their holder had not given back.
         letters: whether the group had letters then that are due at some time.
         next_scheduled: seconds from then until a scheduled message of the store is to be written;
             None without one.
@@ -83,7 +83,7 @@ class Membership:
         self._standing_by = False
         self.positions = Positions(consumer, category)
         self.head = 0
-        self.unclean: tuple[int, ...] = ()
+        self.abandoned: tuple[int, ...] = ()
         self.letters = False
         self.next_scheduled: float | None = None
         self.overdue: float | None = None
@@ -105,7 +105,7 @@ class Membership:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a `turn`."""
+        """Whether it is time for a `rebalance`."""
         return time.monotonic() >= self._due
 
     @property
@@ -115,7 +115,7 @@ class Membership:
 
     @property
     def behind(self) -> bool:
-        """Whether the category had messages at the last `turn` that are not handled."""
+        """Whether the category had messages at the last `rebalance` that are not handled."""
         return bool(self.positions.partitions) and self.head > self.positions.lowest
 
     def join(self, connection: Connection[Any]) -> None:
@@ -147,24 +147,24 @@ class Membership:
         self._member = member
         self._due = 0.0
 
-    def turn(self, connection: Connection[Any], *, gives: bool = True) -> None:
+    def rebalance(self, connection: Connection[Any], *, may_release: bool = True) -> None:
         """Renew the lease, and take and give back partitions; not within a batch."""
-        rows = self._take_part(connection, gives)
+        rows = self._rebalance(connection, may_release)
         if not rows:
             self._log.warning("taken_for_dead", lease=LEASE)
             self.join(connection)
-            rows = self._take_part(connection, gives)
-        if not rows:  # again: at the next turn
+            rows = self._rebalance(connection, may_release)
+        if not rows:  # again: at the next call
             rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
-        self.head, carried, partitions, positions, epochs, unclean, self.letters = rows[0][:7]
+        self.head, carried, partitions, positions, epochs, abandoned, self.letters = rows[0][:7]
         foreign, unsettled, self.next_scheduled, self.overdue = rows[0][7:]
         if foreign is not None:
             raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(HeldPartition, partitions, positions, epochs)
         self.positions = Positions(self._consumer, self._category, self._size, held, carried)
-        self.unclean = tuple(unclean)
-        self._due = time.monotonic() + (SOON if unsettled else TURN)
+        self.abandoned = tuple(abandoned)
+        self._due = time.monotonic() + (REBALANCE_SOON if unsettled else REBALANCE_INTERVAL)
         self._log_changes(before)
 
     def leave(self, connection: Connection[Any]) -> None:
@@ -178,21 +178,21 @@ class Membership:
     def abandon(self) -> None:
         """Give nothing back, like a killed process.
 
-        The member is found gone once its session ends, and what it held is then taken as `unclean`.
+        The member is found gone once its session ends, and what it held is then taken as `abandoned`.
         """
         self._lease.close()
 
-    def _take_part(self, connection: Connection[Any], gives: bool) -> list[tuple[Any, ...]]:
+    def _rebalance(self, connection: Connection[Any], may_release: bool) -> list[tuple[Any, ...]]:
         self._lease.member, self._lease.renewed = self._member, time.monotonic()
         with translated():
             return connection.execute(
-                _QUERIES["take_part"],
+                _QUERIES["rebalance"],
                 {
                     "consumer": self._consumer,
                     "category": self._category,
                     "member": self._member,
                     "lease": LEASE,
-                    "gives": gives,
+                    "may_release": may_release,
                 },
             ).fetchall()
 

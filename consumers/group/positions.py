@@ -228,8 +228,8 @@ class Positions:
         if foreign_at is not None:
             return ForeignPositionError(self.consumer, self.category, foreign_at)
         return PositionLostError(
-            f"Another process has taken over the consumer {self.consumer} of {self.category}, or "
-            f"a part of it; this process committed nothing more of that part"
+            f"Another process has taken over partitions of the consumer {self.consumer} of "
+            f"{self.category}; this process commits nothing more of them"
         )
 
     def _is_held(self, partition: int, epoch: int) -> bool:

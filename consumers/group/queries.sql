@@ -4,11 +4,11 @@ FROM reservation.join_group(
   %(consumer)s, %(category)s, %(partitions)s, %(process)s, %(worker)s,
   make_interval(secs => %(lease)s), %(former)s)
 
--- name: take_part
-SELECT head, carried, held, positions, epochs, unclean, letters, foreign_at, unsettled,
+-- name: rebalance
+SELECT head, carried, held, positions, epochs, abandoned, letters, foreign_at, unsettled,
        next_in, overdue
-FROM reservation.take_part(
-  %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s), %(gives)s),
+FROM reservation.rebalance(
+  %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s), %(may_release)s),
   reservation.next_scheduled()
 
 -- name: limit_waits

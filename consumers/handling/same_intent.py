@@ -87,6 +87,6 @@ def _comparing(decoding: Decoding, sent: StoredMessage, what: str) -> Iterator[N
 
 def _differs(sent: StoredMessage, what: str) -> IdempotenceKeyError:
     return IdempotenceKeyError(
-        f"The data that {sent} is to be handled with has another {what} than the message; send a "
-        f"new command for another intent"
+        f"The data given for {sent} has another {what} than the message; for another intent, send "
+        f"a new command"
     )

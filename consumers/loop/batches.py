@@ -26,28 +26,28 @@ class Batches:
     # Any: rows of different types.
     def next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Run one batch; return whether there may be more to do."""
-        context, narrowing = self._context, self._context.narrowing
+        context, bisection = self._context, self._context.bisection
         membership, notices = context.membership, context.notices
         try:
-            with membership.busy, context.deaths.turn(narrowing.singly, stop) as may_run:
+            with membership.busy, context.deaths.permit(bisection.one_at_a_time, stop) as may_run:
                 if not may_run:
                     return True
-                if narrowing.singly:
+                if bisection.one_at_a_time:
                     result = self._first(batch, connection, stop)
                 else:
-                    result = self._run(batch, stop, narrowing.limit)
+                    result = self._run(batch, stop, bisection.limit)
         except MessageError as error:
             self._failed(batch, error)
             return True
         except StoreError:
-            narrowing.interrupted(len(batch.at_hand))
+            bisection.interrupted(len(batch.at_hand))
             raise
         if result is None:
             return False
         if result.waits:
             return True
         if not result.moved:
-            narrowing.ended()
+            bisection.ended()
             return False
         self._waiting.moved()
         context.session.works()
@@ -57,25 +57,25 @@ class Batches:
 
     def _failed(self, batch: Batch, error: MessageError) -> None:
         """Let the next batch be smaller, or raise the error where the consumer stops at errors."""
-        context, narrowing = self._context, self._context.narrowing
+        context, bisection = self._context, self._context.bisection
         context.log.warning(
             "batch_failed", position=context.membership.positions.lowest, error=str(error)
         )
         if not context.options.stop_on_error:
-            narrowing.failed(batch.at_hand, error)
+            bisection.failed(batch.at_hand, error)
             return
         earlier = 0 if len(batch.at_hand) == 1 else batch.before(error)
         if earlier == 0:
             context.reports.stopped(batch.at_hand, error)
             raise error
         if earlier is None:
-            narrowing.failed(batch.at_hand, error)
+            bisection.failed(batch.at_hand, error)
         else:
-            narrowing.up_to(earlier)
+            bisection.up_to(earlier)
 
     def _first(self, batch: Batch, connection: Connection[Any], stop: Stop) -> BatchResult | None:
         """Handle the next message by itself; the attempt is counted before it begins."""
-        context, narrowing = self._context, self._context.narrowing
+        context, bisection = self._context, self._context.bisection
         positions = context.membership.positions
         message = batch.first(positions)
         if message is None or context.options.stop_on_error:
@@ -84,11 +84,11 @@ class Batches:
         def attempt(number: int) -> BatchResult | None:
             if number > context.retries.most(message.type):
                 died = process_died(str(message), number - 1)
-                narrowing.failures[message.global_position] = died
+                bisection.failures[message.global_position] = died
             try:
                 return self._run(batch, stop, 1)
             except MessageError as error:
-                narrowing.failed([message], error, number - 1)
+                bisection.failed([message], error, number - 1)
                 return self._run(batch, stop, 1)
 
         return context.attempts.run(
@@ -102,15 +102,15 @@ class Batches:
 
     def _run(self, batch: Batch, stop: Stop, limit: int) -> BatchResult | None:
         """Run one batch until it is committed; None if it is time to stop."""
-        context, narrowing = self._context, self._context.narrowing
+        context, bisection = self._context, self._context.bisection
         stops_on_error = context.options.stop_on_error
-        context.running.patient = narrowing.singly or stops_on_error
-        policy = FailurePolicy(context.blocked, narrowing.failures, stops_on_error)
+        context.running.patient = bisection.one_at_a_time or stops_on_error
+        policy = FailurePolicy(context.blocked, bisection.failures, stops_on_error)
 
         def goes_on() -> bool:
             return not (
                 stop.requested
-                or narrowing.searches
+                or bisection.in_progress
                 or context.membership.due
                 or context.schedule.is_due
                 or context.due.now
@@ -143,18 +143,18 @@ class Batches:
         if result.blocked and positions.are_shared:
             context.due.soon()
         if result.moved:
-            context.narrowing.committed(result.read, result.letters)
-            context.at_hand.until = context.narrowing.reached(positions.lowest)
+            context.bisection.committed(result.read, result.letters)
+            context.at_hand.until = context.bisection.reached(positions.lowest)
 
     # Any: rows of different types.
     def retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Handle letters that are due; return whether there may be more."""
         context, retrying = self._context, self._context.retrying
         membership = context.membership
-        with membership.busy, context.deaths.turn(retrying.singly, stop) as may_run:
+        with membership.busy, context.deaths.permit(retrying.one_at_a_time, stop) as may_run:
             if not may_run:
                 return True
-            context.running.patient = retrying.singly
+            context.running.patient = retrying.one_at_a_time
             of = connection, batch.retry_transaction, membership.positions, stop
             retried = retrying.run(*of)
             if retried.has_failed:  # also where the handler that failed has asked to stop

@@ -15,21 +15,21 @@ from consumers.failures.failure import Crashed
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.heartbeat import Heartbeat
-from consumers.group.membership import TURN, Membership, new_worker
+from consumers.group.membership import REBALANCE_INTERVAL, Membership, new_worker
 from consumers.loop.batches import Batches
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.context import LoopContext
 from consumers.loop.ongoing_calls import OngoingCalls
 from consumers.loop.outcome_logging import crash_text
+from consumers.loop.rebalancing import Rebalancing
 from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.deaths import Deaths
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.retrying.letter_retry import Retrying
-from consumers.loop.retrying.narrowing import Narrowing
 from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.retrying.suspects import Suspects
 from consumers.loop.schedule import Schedule
-from consumers.loop.turns import Turns
 from consumers.loop.waiting import Waiting
 from consumers.options import Options
 from consumers.runtime.at_hand import AtHand
@@ -108,7 +108,7 @@ class Consumer:
         )
         self._detail = ErrorDetail(options.keep_text, reports.wants_exceptions)
         retries = Retries(component, category, self._detail)
-        self._narrowing = Narrowing(options.batch_size, retries)
+        self._bisection = Bisection(options.batch_size, retries)
         attempts = CountedAttempts(self._at_hand.counts)
         self._retrying = Retrying(
             dead_letters,
@@ -126,7 +126,7 @@ class Consumer:
             self._running, self._at_hand, suspects, lease, dead_letters, self._beat
         )
         deaths = Deaths(
-            self._at_hand, suspects, self._narrowing, self._retrying, attempts, self._beat
+            self._at_hand, suspects, self._bisection, self._retrying, attempts, self._beat
         )
         self._waiting = Waiting(
             self._log, notices, self._membership, self._schedule, self._due, self._calls
@@ -144,13 +144,13 @@ class Consumer:
             self._due,
             retries,
             attempts,
-            self._narrowing,
+            self._bisection,
             repeat_on_conflict,
             reports,
             deaths,
             self._retrying,
         )
-        self._turns = Turns(self._context, self._calls, dead_letters)
+        self._rebalancing = Rebalancing(self._context, self._calls, dead_letters)
         self._batches = Batches(self._context, self._waiting)
 
     def run(self, stop: Stop) -> None:
@@ -168,7 +168,7 @@ class Consumer:
                 if is_interrupt(error):
                     raise
                 raise Crashed(crash_text(self._category, self._batch, error)) from error
-            if self._narrowing.searches or self._retrying.searches:
+            if self._bisection.in_progress or self._retrying.in_progress:
                 # A batch failed, and who asked the process to stop may have been the handler
                 # that failed. Only the next to take the partitions can count that.
                 self._membership.abandon()
@@ -215,17 +215,17 @@ class Consumer:
                 at_hand=self._at_hand,
             )
         )
-        self._turns.begin()
+        self._rebalancing.begin()
         look, retry = True, False
         while not stop.requested:
             self._calls.run(connection, stop, 0.0)
             waits, is_due = self._running.holds_up, bool(self._running.due())
             if membership.due or not (look or is_due):
-                self._wait_for_locks(self._turns.turn, connection, stop)
+                self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
                 look = look or membership.behind
             if self._schedule.is_due:
                 look |= self._schedule.write(connection)
-            if self._context.searches_singly and self._running:
+            if self._context.isolates_suspect and self._running:
                 self._wait(connection, stop)  # one that may end the process is called by itself
                 continue
             if is_due:
@@ -246,12 +246,12 @@ class Consumer:
         """Let the calls that go on end within the grace, and commit what they brought about."""
         running, loop = self._running, self._event_loop
         running.closed = True
-        while running.letters and not (self._context.searches_singly or loop.cancelling):
+        while running.letters and not (self._context.isolates_suspect or loop.cancelling):
             if running.due():
                 self._due.soon()
                 self._try(self._batches.retry, batch, connection, stop)
             else:
-                self._calls.run(connection, stop, TURN)
+                self._calls.run(connection, stop, REBALANCE_INTERVAL)
         if loop.cancelling:
             self._log.warning("calls_cancelled")
 
@@ -285,8 +285,8 @@ class Consumer:
             return work(batch, connection, stop)
         except PositionLostError as error:  # what is still held is read
             self._log.warning("partitions_lost", error=str(error))
-            self._narrowing.failures.clear()
-            self._wait_for_locks(self._turns.turn, connection, stop)
+            self._bisection.failures.clear()
+            self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
             return True
 
     def _wait(self, connection: Connection[Any], stop: Stop) -> bool:

@@ -6,10 +6,10 @@ from consumers.calls.error_reports import ErrorReports
 from consumers.failures.retries import Retries
 from consumers.group.membership import Membership
 from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.deaths import Deaths
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.retrying.letter_retry import Retrying
-from consumers.loop.retrying.narrowing import Narrowing
 from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.options import Options
@@ -38,7 +38,7 @@ class LoopContext:
         due: when it looks for letters that are due.
         retries: how often a failing message is tried.
         attempts: the attempts that were counted.
-        narrowing: the size of the next batch.
+        bisection: the size of the next batch.
         repeat_on_conflict: what repeats a transaction that conflicts with others.
         reports: what reports failures to the program.
         deaths: what it takes over from processes that died.
@@ -58,7 +58,7 @@ class LoopContext:
     due: DueLetters
     retries: Retries
     attempts: CountedAttempts
-    narrowing: Narrowing
+    bisection: Bisection
     repeat_on_conflict: RepeatingOnConflict
     reports: ErrorReports
     deaths: Deaths
@@ -66,6 +66,6 @@ class LoopContext:
     blocked: set[str] = field(default_factory=set)
 
     @property
-    def searches_singly(self) -> bool:
+    def isolates_suspect(self) -> bool:
         """Whether the next message or letter may have ended a process."""
-        return self.narrowing.singly or self.retrying.singly
+        return self.bisection.one_at_a_time or self.retrying.one_at_a_time

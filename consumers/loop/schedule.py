@@ -2,8 +2,8 @@
 
 Every consumer's process does so: between two batches, where it waits, and, while a batch takes
 long, from the thread that renews its lease. One call writes a set, and is one commit. The process
-knows the time of the next message from each turn of its group, and from a notice where a sooner one
-is scheduled.
+knows the time of the next message from each rebalance of its group, and from a notice where a
+sooner one is scheduled.
 """
 
 import time
@@ -45,7 +45,7 @@ class Schedule:
     def look(
         self, connection: Connection[Any], next_in: float | None, overdue: float | None
     ) -> None:
-        """Note what a turn of the group has found."""
+        """Note what a rebalance has found."""
         self.next_in(next_in)
         count = None
         if overdue is None:

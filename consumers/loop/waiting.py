@@ -4,7 +4,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.group.membership import TURN, Membership
+from consumers.group.membership import REBALANCE_INTERVAL, Membership
 from consumers.loop.ongoing_calls import OngoingCalls
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.schedule import Schedule
@@ -13,7 +13,7 @@ from consumers.runtime.stopping import Stop
 from reservation.store.notifications import Notices
 
 # Seconds until the second look at a category that has nothing new, where no notice is given. Each
-# further wait is twice as long, up to a turn of the group.
+# further wait is twice as long, up to the interval of rebalances.
 POLL = 0.1
 
 
@@ -45,15 +45,15 @@ class Waiting:
     # Any: rows of different types.
     def wait(self, connection: Connection[Any], stop: Stop) -> bool:
         """Wait; return whether there may be new messages."""
-        turn = self._membership.pause
-        poll = min(self._poll, turn)
-        self._poll = min(self._poll * 2, TURN)
+        until_rebalance = self._membership.pause
+        poll = min(self._poll, until_rebalance)
+        self._poll = min(self._poll * 2, REBALANCE_INTERVAL)
         notices, due = self._notices, self._due.seconds
         pause = self._calls.pause(connection, stop)
         if notices is None or not self._membership.positions.partitions:
             pause.wait(min(self._schedule.limit(poll), due))
             return False
-        longest, poll = self._schedule.limit(turn), self._schedule.limit(poll)
+        longest, poll = self._schedule.limit(until_rebalance), self._schedule.limit(poll)
         noticed = notices.wait(min(longest, due), poll=min(poll, due), pause=pause)
         if notices.scheduled:
             notices.scheduled = False

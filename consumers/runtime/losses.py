@@ -33,7 +33,7 @@ class Losses:
             return None
         return HandlerError(
             f"The connection to the database was lost {self._times} times in a row while {message} "
-            f"was handled; leave the session of the connection to the consumer"
+            f"was handled; its handler must not end the session of the connection"
         )
 
     def recovered(self, error: StoreError, *, was_refused: bool) -> None:

@@ -129,7 +129,7 @@ class InMemoryStore:
         """
         interpreter = self._interpreters.get(component.name)
         if interpreter is None:
-            raise DeclarationError(f"{component.name} was not run; hand it to run_in_memory too")
+            raise DeclarationError(f"{component.name} was not run; pass it to run_in_memory too")
         stream = of(component.name, entity_id)
         if stream in interpreter.states:
             message = self._log.messages[-1]
@@ -212,7 +212,9 @@ def run_in_memory(
         one.check()
     names = Counter(one.name for one in components)
     if not names or len(names) < len(components):
-        raise DeclarationError("run_in_memory takes components, each of a name of its own")
+        raise DeclarationError(
+            "run_in_memory takes one or more components, each with a name of its own"
+        )
     if not isinstance(messages, Iterable):
         raise DeclarationError("run_in_memory takes a list of messages; put [ ] around the message")
     log = MemoryLog(time)

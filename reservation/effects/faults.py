@@ -25,9 +25,9 @@ class TakenIdError(MessageError):
 
     def __init__(self, message: StoredMessage, taken: uuid.UUID, stream_name: str) -> None:
         super().__init__(
-            f"Cannot write what the handling of {message} brings about: the message id {taken} is "
-            f"in use for another message in {printable(stream_name)}; have the command sent again "
-            f"under another id, and discard this one"
+            f"Cannot write the effects of {message}: the message id {taken} is in use for another "
+            f"message in {printable(stream_name)}; have the command sent again under another id, "
+            f"and discard this one"
         )
         self.global_position = message.global_position
 

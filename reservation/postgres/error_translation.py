@@ -171,7 +171,7 @@ def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreErro
             )
         case _ if (error.sqlstate or "").startswith("40"):
             return SerializationError(
-                f"The transaction lost against another: {text}; run it again from its start"
+                f"The transaction lost a race with another: {text}; run it again from its start"
             )
         case pg.ReadOnlySqlTransaction():
             return StoreError(

@@ -128,7 +128,7 @@ def test_the_first_command_can_be_corrected_to_the_one_in_conflict_with_it(conne
     drain(connection)
     assert letters(connection)[conflict] == ("dead", "conflict")
     refused = mend(connection, GOOD, conflict, status=2)
-    assert "that one is the command to give other data" in refused
+    assert "give that one other data, and discard this one" in refused
     mend(connection, GOOD, dead)
     drain(connection)
     assert amounts(store) == [20]
@@ -169,7 +169,7 @@ def test_data_that_cannot_be_taken_is_refused(connection, dead):
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
         (b"\xff", "is not UTF-8"),
-        (GOOD | {"note": "\0"}, "The store does not take the data"),
+        (GOOD | {"note": "\0"}, "The store refuses the data"),
         (
             '{"note": [' + ",".join(["1e308"] * 60_000) + "]}",
             "has more than 16777216 bytes of JSON",

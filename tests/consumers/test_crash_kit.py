@@ -24,7 +24,7 @@ def test_what_cannot_be_run_is_refused(server_url, database_url, store):
             crash_everywhere(*arguments, **{"database_url": server_url} | options)
 
     refused(CrashKitError, "no commands to handle; give at least one", account, [])
-    refused(CrashKitError, "two at least", account, [open_()], hash_seeds=[1, 1])
+    refused(CrashKitError, "at least two", account, [open_()], hash_seeds=[1, 1])
     refused(CrashKitError, "most_kills=-1 is negative", account, [open_()], most_kills=-1)
     refused(AppPathError, "give its app path, for example 'bank:account'", own, put)
     refused(AppPathError, "no module 'nowhere'", "nowhere:component", put)

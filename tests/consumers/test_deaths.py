@@ -89,10 +89,10 @@ def test_a_message_that_ends_processes_is_given_up_after_its_attempts(connection
 def test_a_message_that_ends_the_process_costs_another_one_call_more(
     connection, till, before, most, deaths
 ):
-    """Those before it in its batch are committed singly by the next process.
+    """Those before it in its batch are committed one by one by the next process.
 
     The second batch is called while the first is written. If the process ends before that one is
-    committed, the next process commits it singly, and is ended by the second batch once more.
+    committed, the next process commits it alone, and is ended by the second batch once more.
     """
     names = [f"{n}a" for n in range(before + 1)]
     behind = [f"{n}b" for n in range(before + 1, before + 50)]

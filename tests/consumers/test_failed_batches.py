@@ -284,7 +284,7 @@ def test_an_error_that_code_in_the_database_raises_at_the_commit_is_the_messages
     assert till.paid() == ["1a"]
     assert reasons(connection) == [("dead", "write", 1)] * 7
     for letter, state in zip(letters(connection), filter(None, states), strict=True):
-        assert "Cannot write what Pay" in letter["error"]
+        assert "Cannot write the effects of Pay" in letter["error"]
         assert f"refused the commit with SQLSTATE {state}" in letter["error"]
     assert "secret" not in str(letters(connection)) + caplog.text
 

@@ -182,7 +182,7 @@ def test_on_a_terminal_it_asks_with_the_number(connection, store, reservation):
 
 
 INVALID = {
-    f"set bank:account {COMMANDS} 999": "is at global position 14, and those still to come",
+    f"set bank:account {COMMANDS} 999": "999 is beyond the last message, 14, so messages",
     "set bank:account account 5": "does not read 'account'; it reads account:comm",
     "reset bank:account other": "does not read 'other'",
     "import bank:account --category other": "does not read 'other'",
@@ -227,7 +227,7 @@ def test_nothing_is_moved_if_a_consumer_ran_since_the_question(connection, reser
     """What was asked about is not what would happen."""
     answer = Terminal("y", lambda: connection.execute(RUN))
     done = reservation("positions", "set", "bank:account", COMMANDS, "0", status=2, input=answer)
-    assert "was run in the meantime; nothing is changed" in done.stderr
+    assert "was run in the meantime; nothing was changed" in done.stderr
     assert stored(connection)[COMMANDS] == [6]
 
 

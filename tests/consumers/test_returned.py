@@ -21,7 +21,7 @@ of_sizes = pytest.mark.parametrize("size", [1, 1000])
 of_strategies = pytest.mark.parametrize(
     ("once", "size"),
     [(None, 1), (None, 1000), (StateBased(), 1000)],
-    ids=["events, singly", "events", "states"],
+    ids=["events, one by one", "events", "states"],
 )
 
 

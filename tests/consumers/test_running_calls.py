@@ -380,9 +380,10 @@ def test_a_stop_lets_calls_end_and_commits_them(connection, make, database_url):
     notices = make()
     notices.slow = {"1a", "2a"}
     notices.send("1a", "1b", "2a")
-    with running(
-        notices.component, database_url, CATEGORY, stop=NoticedStop(), grace=30.0
-    ) as (thread, stop):
+    with running(notices.component, database_url, CATEGORY, stop=NoticedStop(), grace=30.0) as (
+        thread,
+        stop,
+    ):
         until(lambda: notices.runs("1a", "2a"), thread)
         stop.request()
         assert stop.noticed.wait(PATIENCE)

@@ -10,7 +10,7 @@ import pytest
 
 CONSUMER = "account"
 JOIN = "SELECT member FROM reservation.join_group('account', %s, %s, %s, %s, '1 hour', NULL)"
-TURN = "SELECT held, epochs FROM reservation.take_part('account', %s, %s, '1 hour')"
+REBALANCE = "SELECT held, epochs FROM reservation.rebalance('account', %s, %s, '1 hour')"
 
 
 class Fleet:
@@ -55,7 +55,7 @@ class Fleet:
         ]
         self._chance.shuffle(turns)
         for turn in turns:
-            self._connection.execute(TURN, turn)
+            self._connection.execute(REBALANCE, turn)
         after = self.held()
         self.moved += len(after.items() - before.items())
         return before != after
@@ -128,7 +128,7 @@ def test_a_member_that_searches_gives_nothing_back(fleet, connection):
     found.join("b", ["commands"])
     member = found.workers["a"]["commands"]
     turn = (
-        "SELECT held FROM reservation.take_part('account', 'commands', %s, '1 hour', gives => %s)"
+        "SELECT held FROM reservation.rebalance('account', 'commands', %s, '1 hour', gives => %s)"
     )
     assert connection.execute(turn, [member, False]).fetchone() == ([0, 1, 2, 3],)
     assert connection.execute(turn, [member, True]).fetchone() == ([0, 1],)

@@ -50,7 +50,7 @@ def joined(c, category, position):
     member = Membership(session, "account", category, None, new_worker(), structlog.get_logger())
     member.join(c)
     c.execute(STAND_AT, [category, position])
-    member.turn(c)
+    member.rebalance(c)
     return member
 
 

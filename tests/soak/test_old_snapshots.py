@@ -63,10 +63,10 @@ def join(connection):
     return member
 
 
-def take_part(connection, member):
+def rebalance(connection, member):
     """Return which partitions a member holds after its turn."""
     ((held,),) = connection.execute(
-        "SELECT held FROM reservation.take_part('account', %s, %s, %s)", [CATEGORY, member, LEASE]
+        "SELECT held FROM reservation.rebalance('account', %s, %s, %s)", [CATEGORY, member, LEASE]
     ).fetchall()
     return held
 
@@ -82,7 +82,7 @@ def statements(store, member):
         "hold": lambda c: positions.hold(c, range(SIZE)),
         "drained": lambda c: is_drained(c, "account", CATEGORY),
         "renew": lambda c: c.execute("SELECT reservation.renew_lease(%s, %s)", [member, LEASE]),
-        "turn": lambda c: take_part(c, member),
+        "turn": lambda c: rebalance(c, member),
         "living": lambda c: living_differences(c, "account", ProcessDeclaration.of(account)),
         "join": join,
     }
@@ -108,7 +108,7 @@ def test_no_statement_reads_more_pages_after_many_moves(connection, store, datab
     """Every version of the rows is kept, and none but the last few is read."""
     store.write([open_(), deposit()], COMMANDS)
     member = join(connection)
-    assert take_part(connection, member) == [0, 1, 2]
+    assert rebalance(connection, member) == [0, 1, 2]
     connection.execute("VACUUM ANALYZE")  # the planner knows that the tables are small
     connection.execute(
         "UPDATE reservation.moves SET position = 1, message_id = m.id "

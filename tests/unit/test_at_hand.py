@@ -8,7 +8,7 @@ import pytest
 
 from consumers.failures.retries import Retries
 from consumers.loop.retrying.attempts import CountedAttempts
-from consumers.loop.retrying.narrowing import Narrowing
+from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.suspects import Suspects
 from consumers.runtime.at_hand import NOTHING, SOME, Record
 from consumers.runtime.stopping import Stop
@@ -237,16 +237,16 @@ def test_a_consumer_is_stuck_that_gives_no_sign_of_life_in_a_call(memory, later)
 
 def test_suspects_are_taken_up_to_where_they_were():
     """Whatever else comes on the way, and however often a batch fails."""
-    narrowing = Narrowing(100, Retries(Component("a", id="a_id"), "a:command"))
-    narrowing.died(1, until=8)
-    assert narrowing.reached(4) == 8
+    bisection = Bisection(100, Retries(Component("a", id="a_id"), "a:command"))
+    bisection.died(1, until=8)
+    assert bisection.reached(4) == 8
     for position in (5, 7):
-        assert narrowing.singly
-        narrowing.committed(1, ())
-        assert narrowing.reached(position) == 8
-    narrowing.committed(1, ())
-    assert narrowing.reached(8) == 0
-    assert not narrowing.singly
+        assert bisection.one_at_a_time
+        bisection.committed(1, ())
+        assert bisection.reached(position) == 8
+    bisection.committed(1, ())
+    assert bisection.reached(8) == 0
+    assert not bisection.one_at_a_time
 
 
 def test_suspects_have_turns_in_the_order_in_which_they_came():

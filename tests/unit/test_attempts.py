@@ -8,7 +8,7 @@ from consumers.decisions.blocking import blocking
 from consumers.failures.failure import HandlerRaisedError, Reason, Unhandled, process_died
 from consumers.failures.retries import Retries
 from consumers.loop.retrying.attempts import CountedAttempts
-from consumers.loop.retrying.narrowing import Narrowing
+from consumers.loop.retrying.bisection import Bisection
 from reservation import Component, Retry, RetryLater
 from reservation.errors import (
     DatabaseUnavailableError,
@@ -81,9 +81,9 @@ def test_a_message_that_failed_is_tried_again_after_a_while(retry, error, tried,
 # Which transactions follow a failed one
 
 
-def aside(narrowing):
+def aside(bisection):
     """Return what is set aside, if all failures that are known are."""
-    return [Unhandled(MESSAGES[n], None, failure) for n, failure in narrowing.failures.items()]
+    return [Unhandled(MESSAGES[n], None, failure) for n, failure in bisection.failures.items()]
 
 
 def named(n):
@@ -94,59 +94,59 @@ def named(n):
 
 def test_a_message_that_an_error_names_is_set_aside_with_those_before_it():
     """Then as many follow as were before it, and twice as many each time."""
-    narrowing = Narrowing(100, retries())
-    narrowing.failed(MESSAGES, named(5))
-    assert (narrowing.limit, list(narrowing.failures), narrowing.searches) == (6, [5], True)
-    narrowing.committed(6, aside(narrowing))
-    assert (narrowing.limit, narrowing.failures, narrowing.searches) == (10, {}, False)
-    assert not narrowing.singly
+    bisection = Bisection(100, retries())
+    bisection.failed(MESSAGES, named(5))
+    assert (bisection.limit, list(bisection.failures), bisection.in_progress) == (6, [5], True)
+    bisection.committed(6, aside(bisection))
+    assert (bisection.limit, bisection.failures, bisection.in_progress) == (10, {}, False)
+    assert not bisection.one_at_a_time
 
 
 def test_an_error_that_names_none_after_one_that_does_is_searched_for():
     """What is known of the other message stays."""
-    narrowing = Narrowing(100, retries())
-    narrowing.failed(MESSAGES, named(5))
-    narrowing.failed(MESSAGES[:6], MessageError("refused"))
-    assert (narrowing.limit, list(narrowing.failures)) == (3, [5])
-    narrowing.committed(3, ())
-    assert (narrowing.limit, list(narrowing.failures)) == (1, [5])
+    bisection = Bisection(100, retries())
+    bisection.failed(MESSAGES, named(5))
+    bisection.failed(MESSAGES[:6], MessageError("refused"))
+    assert (bisection.limit, list(bisection.failures)) == (3, [5])
+    bisection.committed(3, ())
+    assert (bisection.limit, list(bisection.failures)) == (1, [5])
 
 
 def test_a_message_that_no_error_names_is_found_by_halving():
     """The last one that is left is the one at fault."""
-    narrowing = Narrowing(100, retries())
-    narrowing.failed(MESSAGES, MessageError("refused"))
-    assert (narrowing.limit, narrowing.failures) == (4, {})
-    narrowing.committed(4, ())
-    assert narrowing.limit == 2
-    narrowing.failed(MESSAGES[4:6], MessageError("refused"))
-    assert narrowing.limit == 1
-    narrowing.failed(MESSAGES[4:5], MessageError("refused"))
-    assert narrowing.failures[4].reason is Reason.WRITE
-    narrowing.committed(1, aside(narrowing))
-    assert narrowing.failures == {}
+    bisection = Bisection(100, retries())
+    bisection.failed(MESSAGES, MessageError("refused"))
+    assert (bisection.limit, bisection.failures) == (4, {})
+    bisection.committed(4, ())
+    assert bisection.limit == 2
+    bisection.failed(MESSAGES[4:6], MessageError("refused"))
+    assert bisection.limit == 1
+    bisection.failed(MESSAGES[4:5], MessageError("refused"))
+    assert bisection.failures[4].reason is Reason.WRITE
+    bisection.committed(1, aside(bisection))
+    assert bisection.failures == {}
 
 
 def test_after_a_death_each_message_is_handled_by_itself_until_it_is_found():
     """It is in the batch that was not committed."""
-    narrowing = Narrowing(4, retries())
-    narrowing.died()
+    bisection = Bisection(4, retries())
+    bisection.died()
     for _ in range(4):
-        assert (narrowing.singly, narrowing.limit) == (True, 1)
-        narrowing.committed(1, ())
-    assert not narrowing.singly
-    narrowing.died()
-    narrowing.committed(1, [Unhandled(MESSAGES[0], None, process_died("it", 3))])
-    assert not narrowing.singly
+        assert (bisection.one_at_a_time, bisection.limit) == (True, 1)
+        bisection.committed(1, ())
+    assert not bisection.one_at_a_time
+    bisection.died()
+    bisection.committed(1, [Unhandled(MESSAGES[0], None, process_died("it", 3))])
+    assert not bisection.one_at_a_time
 
 
 def test_what_is_lost_with_the_connection_is_halved():
     """The server may not bear the whole, but its parts."""
-    narrowing = Narrowing(1000, retries())
+    bisection = Bisection(1000, retries())
     for limit in (4, 2, 1, 1):
-        narrowing.interrupted(min(8, narrowing.limit))
-        assert narrowing.limit == limit
-    assert not narrowing.searches
+        bisection.interrupted(min(8, bisection.limit))
+        assert bisection.limit == limit
+    assert not bisection.in_progress
 
 
 # What is counted

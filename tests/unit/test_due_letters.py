@@ -18,8 +18,8 @@ def test_what_waits_is_counted_seldom_where_that_takes_long():
         return call
 
     waiting = WaitingCount()
-    assert waiting.at_turn(count(0.1)) == 1
-    assert waiting.at_turn(count(0.1)) == 1
+    assert waiting.at_rebalance(count(0.1)) == 1
+    assert waiting.at_rebalance(count(0.1)) == 1
     assert counted == [0.1]
 
 

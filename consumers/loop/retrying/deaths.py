@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.letter_retry import Retrying
-from consumers.loop.retrying.narrowing import Narrowing
 from consumers.loop.retrying.suspects import Suspects
 from consumers.runtime.at_hand import AtHand
 from consumers.runtime.stopping import Stop
@@ -18,14 +18,14 @@ class Deaths:
         self,
         at_hand: AtHand,
         suspects: Suspects,
-        narrowing: Narrowing,
+        bisection: Bisection,
         retrying: Retrying,
         attempts: CountedAttempts,
         beat: Callable[[], None],
     ) -> None:
         self._at_hand = at_hand
         self._suspects = suspects
-        self._narrowing = narrowing
+        self._bisection = bisection
         self._retrying = retrying
         self._attempts = attempts
         self._beat = beat
@@ -37,7 +37,7 @@ class Deaths:
         """
         left = self._at_hand.left(partitions)
         if left is None:
-            self._narrowing.died()
+            self._bisection.died()
             self._retrying.died()
             return
         for record in left:
@@ -50,18 +50,18 @@ class Deaths:
             if record.are_letters and record.count:
                 self._retrying.died(record.count)
             elif record.last > lowest:
-                self._narrowing.died(1, record.last)
+                self._bisection.died(1, record.last)
             elif not record.last and lowest < record.first <= head:
-                self._narrowing.died(record.count)
+                self._bisection.died(record.count)
 
     @contextmanager
-    def turn(self, singly: bool, stop: Stop) -> Iterator[bool]:
+    def permit(self, one_at_a_time: bool, stop: Stop) -> Iterator[bool]:
         """Around the next transaction; give whether it may run, or it is time to stop.
 
         Of messages that may have ended a process, one at a time is handled in all of a process; by
         itself where others at hand may have ended it as well.
         """
-        if singly:
+        if one_at_a_time:
             self._at_hand.waits()
             exclusive = any(correction < 0 for correction in self._attempts.corrections.values())
             begins, end = (

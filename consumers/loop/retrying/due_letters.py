@@ -1,7 +1,7 @@
 """When one consumer looks for letters that are due.
 
 It looks when partitions were taken, after each commit that wrote or finished letters, when the next
-letter that it knows of is due, and at each turn of its group while there are letters that wait or
+letter that it knows of is due, and at each rebalance while there are letters that wait or
 are parked: another process, or a person, may have finished what was before them. Where a look takes
 long, it is made less often.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from consumers.failures.failure import Unhandled
 
-# A look at a turn is made so many times as long after the last as that took.
+# A look at a rebalance is made so many times as long after the last as that took.
 _PAUSE_FACTOR = 50
 
 
@@ -47,7 +47,7 @@ class DueLetters:
         parked, self._parked = self._parked, False
         return parked
 
-    def at_turn(self) -> None:
+    def at_rebalance(self) -> None:
         """Look now, unless the last look is too short ago for how long it took."""
         if time.monotonic() >= self._not_before:
             self.soon()
@@ -68,13 +68,13 @@ class DueLetters:
 
 
 class WaitingCount:
-    """How many messages wait, counted at turns: so seldom that it costs little, however many."""
+    """How many messages wait, counted at rebalances: so seldom that it costs little, however many."""
 
     def __init__(self) -> None:
         self._number = 0
         self._not_before = 0.0
 
-    def at_turn(self, count: Callable[[], int]) -> int:
+    def at_rebalance(self, count: Callable[[], int]) -> int:
         """Return how many wait, as counted now or, where that takes long, before."""
         began = time.monotonic()
         if began >= self._not_before:

@@ -2,7 +2,7 @@
 
 They are handled as a set, in one transaction. One that fails is dead or waits again, and what is
 behind it stays parked. If the transaction fails, the next set is narrowed as a batch is
-(`consumers.loop.retrying.narrowing`).
+(`consumers.loop.retrying.bisection`).
 """
 
 import time
@@ -18,8 +18,8 @@ from consumers.failures.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.failures.retries import Retries
 from consumers.group.positions import Positions
 from consumers.loop.retrying.attempts import CountedAttempts
+from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.due_letters import DueLetters
-from consumers.loop.retrying.narrowing import Narrowing
 from consumers.runtime.running_calls import RunningCalls
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError, StoreError
@@ -75,7 +75,7 @@ class Retrying:
         self._due = due
         self._retries = retries
         self._repeat = repeat
-        self._narrowing = Narrowing(most, retries)
+        self._bisection = Bisection(most, retries)
         self._attempts = attempts
         self._running = running
         self._most = most
@@ -83,18 +83,18 @@ class Retrying:
         self._size = most  # of the next set: as many as take about `SLICE`
 
     @property
-    def searches(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether a letter that failed, or may have ended the process, is not yet set aside."""
-        return self._narrowing.searches
+        return self._bisection.in_progress
 
     @property
-    def singly(self) -> bool:
+    def one_at_a_time(self) -> bool:
         """Whether the next letter may have ended a process."""
-        return self._narrowing.singly
+        return self._bisection.one_at_a_time
 
     def died(self, count: int | None = None) -> None:
         """Note that a process died, which may have been due to one of the next letters."""
-        self._narrowing.died(count)
+        self._bisection.died(count)
 
     def run(
         self,
@@ -105,7 +105,7 @@ class Retrying:
     ) -> Retried:
         """Look for letters that are due, and handle a set of them."""
         began = time.monotonic()
-        limit = min(self._size, self._narrowing.limit)
+        limit = min(self._size, self._bisection.limit)
         parked, ended = self._due.takes_parked(), self._running.due()
         found = self._dead_letters.due(
             connection,
@@ -119,7 +119,7 @@ class Retrying:
         if parked and not found.more:  # somebody has discarded the others, or handled them
             self._running.drop(ended - {letter.global_position for letter in found.letters})
         if not found.letters:
-            self._narrowing.ended()
+            self._bisection.ended()
             return Retried()
         if parked:  # these, if they are not handled
             self._due.also_parked()
@@ -128,20 +128,20 @@ class Retrying:
         try:
             result = self._handle(connection, retry_transaction, positions, letters, stop)
         except LettersChanged:  # perhaps those whose failures are known
-            self._narrowing.failures.clear()
+            self._bisection.failures.clear()
             return Retried(more=True)
         except MessageError as error:
-            self._narrowing.failed(
+            self._bisection.failed(
                 [letter.message for letter in letters], error, _tried(letters, error)
             )
             return Retried(more=True)
         except StoreError:
-            self._narrowing.interrupted(len(letters))
+            self._bisection.interrupted(len(letters))
             self._due.soon()
             raise
         if result is None:
             return Retried()
-        self._narrowing.committed(len(letters), result.letters)
+        self._bisection.committed(len(letters), result.letters)
         if not any(one.runs for one in result.letters):
             self._size = self._next_size(len(letters), time.monotonic() - began)
         self._due.wrote(result.letters)
@@ -169,13 +169,13 @@ class Retrying:
         stop: Stop,
     ) -> RetryResult | None:
         """Handle letters; None if it is time to stop."""
-        failures = self._narrowing.failures
+        failures = self._bisection.failures
         tried = {letter.global_position: letter.attempts for letter in letters}
 
         def handle(recheck: bool) -> RetryResult:
             return retry_transaction.run(positions, letters, tried, failures, recheck=recheck)
 
-        if not self._narrowing.singly:
+        if not self._bisection.one_at_a_time:
             return self._repeat(handle, stop)
         (letter,) = letters
 
@@ -187,7 +187,7 @@ class Retrying:
             try:
                 return self._repeat(handle, stop)
             except MessageError as error:
-                self._narrowing.failed([letter.message], error, number - 1)
+                self._bisection.failed([letter.message], error, number - 1)
                 return self._repeat(handle, stop)
 
         return self._attempts.run(

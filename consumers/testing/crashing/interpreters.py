@@ -109,7 +109,7 @@ class PythonProcess:
         if ready.threads:
             raise CrashKitError(
                 f"Importing {self._app} starts threads, which a forked process does not have: "
-                f"{', '.join(ready.threads)}; start them when they are used first"
+                f"{', '.join(ready.threads)}; start them at their first use"
             )
 
     def run(self, order: Order) -> Ran:
@@ -120,7 +120,7 @@ class PythonProcess:
         if ran.status is None:
             raise CrashKitError(
                 f"A run of {self._app} did not end within {PATIENCE:.0f} seconds; the last call "
-                f"was of {ran.last or 'no handler'}; let handlers wait for nothing without a limit"
+                f"was of {ran.last or 'no handler'}; give whatever handlers wait for a timeout"
             )
         return ran
 

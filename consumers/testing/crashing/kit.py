@@ -98,9 +98,9 @@ def crash_everywhere(
     if not commands:
         raise CrashKitError("There are no commands to handle; give at least one")
     if len(set(hash_seeds)) < 2:
-        raise CrashKitError("One hash seed shows no other order; give hash_seeds two at least")
+        raise CrashKitError("One hash seed cannot show another order; give hash_seeds at least two")
     if most_kills < 0:
-        raise CrashKitError(f"most_kills={most_kills} is negative")
+        raise CrashKitError(f"most_kills={most_kills} is negative; give 0 or more")
     app = component if isinstance(component, str) else _app_path(component)
     folder = None if app_dir is None else Path(app_dir)
     declared = load_component(app, folder) if isinstance(component, str) else component
@@ -175,9 +175,9 @@ class _Kit:
             verdicts.reseeded(compare(reseeded), f"interpreter {n}, with another hash seed")
         fresh = self._fresh()
         if verdicts.unknown(compare(fresh)):
-            singly = self._whole(first, batch_size=1)[1]
-            verdicts.fresh(differences(singly, fresh), "a process for each message")
-            verdicts.batched(compare(singly), "a batch for each message")
+            one_by_one = self._whole(first, batch_size=1)[1]
+            verdicts.fresh(differences(one_by_one, fresh), "a process for each message")
+            verdicts.batched(compare(one_by_one), "a batch for each message")
         points: list[Kill | FailingStatement] = [*kills, *faults]
         for point in points:
             after, after_outside, swallowed = self._harmed(point)
@@ -243,7 +243,7 @@ class _Kit:
             ran = self._interpreters[(n + 1) % len(self._interpreters)].run(
                 Order(database.address, _from(self._categories, ran.category))
             )
-        raise CrashKitError(f"The component does not come to an end after a kill: {ran.text}")
+        raise CrashKitError(f"The component does not finish after a kill: {ran.text}")
 
     def _race(self, race: Race, verdicts: Verdicts) -> None:
         with self._database() as database:

@@ -25,7 +25,7 @@ class KnownRole:
     Attributes:
         role: its name.
         kind: what it was made: sender, consumer, operator or auditor.
-        lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.take_part``.
+        lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.rebalance``.
         remedies: the statements that grant these.
         categories: those that a sender may write to; an empty one stands for global revisions.
     """

@@ -247,11 +247,11 @@ $$;
 -- share, and returns what it holds. It gives nothing back while it searches for the message that ended a process:
 -- whoever took it from there would not know of that. No row if the member was taken for dead. `foreign_at` is the highest of
 -- its positions that was taken in another log, NULL if none was. `unsettled` says that a partition is free.
-CREATE OR REPLACE FUNCTION reservation.take_part(
-  consumer text, category text, member bigint, lease interval, gives boolean DEFAULT true
+CREATE OR REPLACE FUNCTION reservation.rebalance(
+  consumer text, category text, member bigint, lease interval, may_release boolean DEFAULT true
 ) RETURNS TABLE (
   head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
-  unclean integer[], letters boolean, foreign_at bigint, unsettled boolean
+  abandoned integer[], letters boolean, foreign_at bigint, unsettled boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -263,14 +263,14 @@ DECLARE
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
 
-  IF NOT reservation.renew_lease(take_part.member, lease) THEN
+  IF NOT reservation.renew_lease(rebalance.member, lease) THEN
     RETURN;
   END IF;
 
   FOR one IN
     SELECT m.member FROM reservation.members m
-    WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
-      AND m.member <> take_part.member
+    WHERE (m.consumer, m.category) = (rebalance.consumer, rebalance.category)
+      AND m.member <> rebalance.member
       AND (reservation.lease_end(m.member) < clock_timestamp()
            OR pg_try_advisory_xact_lock_shared(-1201006963, (m.member & 2147483647)::integer))
     ORDER BY m.member
@@ -285,32 +285,32 @@ BEGIN
 
   -- Mostly there is nothing to change. Else it is computed again under a lock, so that members that change
   -- their shares at once know of each other.
-  change := reservation.change_of_share(take_part.consumer, take_part.category, take_part.member);
+  change := reservation.change_of_share(rebalance.consumer, rebalance.category, rebalance.member);
   IF change <> 0 THEN
-    PERFORM pg_advisory_xact_lock(hashtextextended('reservation.shares ' || take_part.consumer, 0));
-    change := reservation.change_of_share(take_part.consumer, take_part.category, take_part.member);
+    PERFORM pg_advisory_xact_lock(hashtextextended('reservation.shares ' || rebalance.consumer, 0));
+    change := reservation.change_of_share(rebalance.consumer, rebalance.category, rebalance.member);
   END IF;
 
-  IF change < 0 AND gives THEN
+  IF change < 0 AND may_release THEN
     UPDATE reservation.leases l SET holder = NULL
     FROM (
       SELECT o.partition FROM reservation.leases o
-      WHERE (o.consumer, o.category) = (take_part.consumer, take_part.category)
-        AND o.holder = take_part.member
+      WHERE (o.consumer, o.category) = (rebalance.consumer, rebalance.category)
+        AND o.holder = rebalance.member
       ORDER BY o.partition DESC
       LIMIT -change
       FOR UPDATE SKIP LOCKED
     ) AS given
-    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+    WHERE (l.consumer, l.category) = (rebalance.consumer, rebalance.category)
       AND l.partition = given.partition;
   END IF;
 
-  unclean := '{}';
+  abandoned := '{}';
   unsettled := false;
   FOR one IN
     SELECT l.partition, l.holder
     FROM reservation.leases l
-    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+    WHERE (l.consumer, l.category) = (rebalance.consumer, rebalance.category)
       AND (l.holder IS NULL OR l.holder NOT IN (SELECT m.member FROM reservation.members m))
     ORDER BY l.partition
   LOOP
@@ -318,7 +318,7 @@ BEGIN
     EXIT WHEN change <= 0;
     -- A row that is locked is being moved by a member that has just been found dead: at the next time.
     PERFORM FROM reservation.leases l
-    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+    WHERE (l.consumer, l.category) = (rebalance.consumer, rebalance.category)
       AND l.partition = one.partition AND l.holder IS NOT DISTINCT FROM one.holder
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
@@ -326,12 +326,12 @@ BEGIN
       unsettled := true;
       CONTINUE;
     END IF;
-    UPDATE reservation.leases l SET holder = take_part.member, epoch = l.epoch + 1
-    WHERE (l.consumer, l.category) = (take_part.consumer, take_part.category)
+    UPDATE reservation.leases l SET holder = rebalance.member, epoch = l.epoch + 1
+    WHERE (l.consumer, l.category) = (rebalance.consumer, rebalance.category)
       AND l.partition = one.partition;
     change := change - 1;
     IF one.holder IS NOT NULL THEN
-      unclean := unclean || one.partition;
+      abandoned := abandoned || one.partition;
     END IF;
   END LOOP;
 
@@ -341,17 +341,17 @@ BEGIN
          max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id))
   INTO held, positions, epochs, foreign_at
   FROM reservation.positions p
-  WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
-    AND p.holder = take_part.member;
+  WHERE (p.consumer, p.category) = (rebalance.consumer, rebalance.category)
+    AND p.holder = rebalance.member;
 
   SELECT g.carried INTO carried FROM reservation.groups g
-  WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
+  WHERE (g.consumer, g.category) = (rebalance.consumer, rebalance.category);
   IF held <> '{}' AND carried IS NOT NULL
-      AND reservation.carries_foreign(take_part.consumer, take_part.category) THEN
+      AND reservation.carries_foreign(rebalance.consumer, rebalance.category) THEN
     foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
   END IF;
-  head := reservation.category_head(take_part.category);
-  letters := reservation.may_have_due_letters(take_part.consumer, take_part.category);
+  head := reservation.category_head(rebalance.category);
+  letters := reservation.may_have_due_letters(rebalance.consumer, rebalance.category);
   RETURN NEXT;
 END
 $$;

@@ -23,7 +23,7 @@ BEGIN
       VALUES
         (by_index, ARRAY[
           -- messages at positions, and letters
-          'message_at', 'is_foreign', 'take_part', 'has_open_letter', 'may_have_due_letters',
+          'message_at', 'is_foreign', 'rebalance', 'has_open_letter', 'may_have_due_letters',
           'corrected_contents',
           -- what became of a command
           'first_after', 'message_in', 'asked_command', 'first_event', 'event_of_removed', 'found_outcome',

@@ -23,7 +23,7 @@ from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 
 
-class Narrowing:
+class Bisection:
     """The size of the next transaction of one consumer, and what is known of its messages.
 
     Attributes:
@@ -48,12 +48,12 @@ class Narrowing:
         return self._named or self._size
 
     @property
-    def searches(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether a message that failed, or may have ended the process, is not yet set aside."""
         return bool(self._named or self._suspects or self._counted)
 
     @property
-    def singly(self) -> bool:
+    def one_at_a_time(self) -> bool:
         """Whether the next message is handled by itself, and its attempts are counted."""
         return self._counted > 0
 

@@ -1,4 +1,4 @@
-"""The turns of a consumer in its group: what it holds may change, and so what it has to do."""
+"""Rebalancing: what a consumer holds of its group may change, and so what it has to do."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from consumers.loop.ongoing_calls import OngoingCalls
 from consumers.loop.retrying.due_letters import WaitingCount
 
 
-class Turns:
-    """The turns of one consumer."""
+class Rebalancing:
+    """Rebalances the partitions of one consumer."""
 
     def __init__(
         self, context: LoopContext, calls: OngoingCalls, dead_letters: DeadLetters
@@ -28,16 +28,18 @@ class Turns:
         self._known = None
 
     # Any: rows of different types.
-    def turn(self, connection: Connection[Any]) -> None:
+    def rebalance(self, connection: Connection[Any]) -> None:
         """Take part in the group, and look at what is held now."""
         context, membership = self._context, self._context.membership
         # What may have ended a process stays here until it is found: nobody else knows of it.
-        membership.turn(connection, gives=not context.searches_singly and self._calls.may_move)
+        membership.rebalance(
+            connection, may_release=not context.isolates_suspect and self._calls.may_move
+        )
         positions = membership.positions
         context.telemetry.holds(positions.reached, membership.head)
-        if membership.unclean:  # whoever held it may have died of one of its messages
-            context.deaths.take_over(membership.unclean, positions.lowest, membership.head)
-        context.at_hand.until = context.narrowing.reached(positions.lowest)
+        if membership.abandoned:  # whoever held it may have died of one of its messages
+            context.deaths.take_over(membership.abandoned, positions.lowest, membership.head)
+        context.at_hand.until = context.bisection.reached(positions.lowest)
         partitions, size = positions.partitions, positions.size
         if self._known != positions.claims:
             self._calls.forget_lost(connection, positions, self._known or frozenset())
@@ -48,8 +50,8 @@ class Turns:
             context.at_hand.holds(partitions)
         waiting = 0
         if membership.letters:
-            context.due.at_turn()
-            waiting = self._waiting.at_turn(
+            context.due.at_rebalance()
+            waiting = self._waiting.at_rebalance(
                 lambda: self._dead_letters.waiting(connection, partitions, size)
             )
         context.telemetry.waits(waiting)
