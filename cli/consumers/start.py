@@ -165,7 +165,7 @@ def start(
 
     A message that ends the process, or whose handler gives no sign of life for --stuck-after,
     becomes a dead letter after its attempts too. All consumers of the process are started again,
-    and only what they had at hand is handled one by one.
+    and only what they had in flight is handled one by one.
 
     With --debug, the traceback of each failed attempt is logged. It may hold data.
 

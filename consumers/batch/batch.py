@@ -74,8 +74,8 @@ class Batch:
         if part is None:
             yield BatchResult(None, 0)
             return
-        at_hand, spans = self._context.at_hand, self._context.spans
-        at_hand.reads(part.after, limit)
+        in_flight, spans = self._context.in_flight, self._context.spans
+        in_flight.reads(part.after, limit)
         size = self._reading.size.limit(limit)
         result: BatchResult | None
         try:
@@ -83,13 +83,13 @@ class Batch:
                 result, following = self._first(
                     positions, part, size, policy, recheck=recheck, goes_on=goes_on()
                 )
-            at_hand.committed()
+            in_flight.committed()
             yield result
             while following is not None:
                 result, following = self._handler.follow(
                     positions, following, size, goes_on=goes_on()
                 )
-                at_hand.committed()
+                in_flight.committed()
                 if result is not None:
                     yield result
         except NotMovedError:
@@ -124,16 +124,16 @@ class Batch:
         return BatchResult(part, found.to, found.read, found.counts, ended=found.ended)
 
     @property
-    def at_hand(self) -> Sequence[StoredMessage]:
+    def uncommitted(self) -> Sequence[StoredMessage]:
         """The messages of the last batch, if it was not committed."""
-        return self._handling.at_hand
+        return self._handling.uncommitted
 
     def before(self, error: MessageError) -> int | None:
         """Return how many messages of the last batch come before the one with which it failed.
 
         None if the error does not name that message.
         """
-        return before(self.at_hand, error.global_position)
+        return before(self.uncommitted, error.global_position)
 
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""

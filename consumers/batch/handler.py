@@ -163,7 +163,7 @@ class BatchHandler:
     def _transaction(
         self, requests: Sequence[Request] = ()
     ) -> AbstractContextManager[list[Answer]]:
-        return transaction(self._connection, lambda: self._handling.at_hand, requests)
+        return transaction(self._connection, lambda: self._handling.uncommitted, requests)
 
     def _write(
         self,
@@ -175,7 +175,7 @@ class BatchHandler:
         recheck: bool,
     ) -> None:
         """Write what was decided, and commit; meanwhile decide on the next batch."""
-        self._handling.at_hand = batch.messages
+        self._handling.uncommitted = batch.messages
         decide = None if following is None else partial(self._ahead.decide, following)
         self._effects.write(
             MessageStore(self._connection),

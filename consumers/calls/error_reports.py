@@ -49,10 +49,10 @@ class ErrorReports:
                 attempt = max(one.failure.attempts, 1)
                 self.failed(one.message, one.entity, one.failure, attempt, one.state)
 
-    def stopped(self, at_hand: Sequence[StoredMessage], error: MessageError) -> None:
+    def stopped(self, messages: Sequence[StoredMessage], error: MessageError) -> None:
         """Report an attempt after which the consumer stops."""
-        if self.wants_exceptions and at_hand:
-            message = error.message if isinstance(error, HandlerRaisedError) else at_hand[0]
+        if self.wants_exceptions and messages:
+            message = error.message if isinstance(error, HandlerRaisedError) else messages[0]
             failure = Failure.of(error, ErrorDetail(exceptions=True))
             self.failed(message, None, failure, 1, "stopped")
 

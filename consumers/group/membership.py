@@ -178,7 +178,7 @@ class Membership:
     def abandon(self) -> None:
         """Give nothing back, like a killed process.
 
-        The member is found gone once its session ends, and what it held is then taken as `abandoned`.
+        The member is found gone once its session ends, and what it held is taken as `abandoned`.
         """
         self._lease.close()
 

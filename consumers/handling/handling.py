@@ -58,8 +58,8 @@ class Handling:
     """How one consumer of a component decides on the messages of its category.
 
     Attributes:
-        at_hand: the messages that were decided on last, until they are committed; for a crash to
-            name them.
+        uncommitted: the messages that were decided on last, until they are committed; a
+            crash names them.
         shares_lines: whether letters in partitions of others may hold up messages.
     """
 
@@ -98,27 +98,27 @@ class Handling:
             context.category == declared.command_category or context.category in declared.others
         )
         self._batch_decoding = BatchDecoding(context, self._decoding, corrections)
-        self.at_hand: Sequence[StoredMessage] = ()
+        self.uncommitted: Sequence[StoredMessage] = ()
         self._are_letters = False
 
     def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
         """Begin with a batch, or with letters, and note what may come out of its order."""
-        self.at_hand = ()
+        self.uncommitted = ()
         self._decoding.order(positions.unordered_until, letters)
         self._are_letters = letters is not None
         self.shares_lines = letters is None and self._may_mislead and positions.are_shared
 
     def committed(self) -> None:
-        """Note that what was decided on the messages at hand is committed."""
+        """Note that what was decided on is committed."""
         if self._concurrently is not None:
-            self._concurrently.committed(self.at_hand)
-        self.at_hand = ()
+            self._concurrently.committed(self.uncommitted)
+        self.uncommitted = ()
         self._entities.committed()
 
     def resume(self, messages: Sequence[StoredMessage], decisions: Decisions | None) -> None:
-        """Note that messages are at hand again, and what was decided on them."""
-        self.at_hand = messages
-        self._context.at_hand.takes(messages)
+        """Note messages that are uncommitted again, and what was decided on them."""
+        self.uncommitted = messages
+        self._context.in_flight.takes(messages)
         if decisions is not None:
             self._last_categories = decisions.categories
 
@@ -176,8 +176,8 @@ class Handling:
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
     ) -> Prepared:
-        """Prepare to decide on messages after those at hand, which are not committed yet."""
-        self._context.at_hand.adds(messages)
+        """Prepare to decide on messages after those that are not committed yet."""
+        self._context.in_flight.adds(messages)
         with self._calling(messages):
             prepared = self._prepare(messages, key_streams, policy, {})
             self._load(prepared.decoded, prepared.decisions, NONE_READ, committed=False)
@@ -199,8 +199,8 @@ class Handling:
         events: LastEvents = NONE_READ,
     ) -> Decisions:
         """Decide on messages; with a recheck, pass those that were handled before."""
-        self.at_hand = messages
-        self._context.at_hand.takes(messages, are_letters=self._are_letters)
+        self.uncommitted = messages
+        self._context.in_flight.takes(messages, are_letters=self._are_letters)
         with self._calling(messages):
             if recheck:
                 decisions = self._decide_again(messages, key_streams, policy, as_sent)
@@ -225,7 +225,7 @@ class Handling:
             try:
                 yield
             finally:
-                self._context.at_hand.returned()
+                self._context.in_flight.returned()
 
     def _decide_again(
         self,

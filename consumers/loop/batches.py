@@ -40,7 +40,7 @@ class Batches:
             self._failed(batch, error)
             return True
         except StoreError:
-            bisection.interrupted(len(batch.at_hand))
+            bisection.interrupted(len(batch.uncommitted))
             raise
         if result is None:
             return False
@@ -62,14 +62,14 @@ class Batches:
             "batch_failed", position=context.membership.positions.lowest, error=str(error)
         )
         if not context.options.stop_on_error:
-            bisection.failed(batch.at_hand, error)
+            bisection.failed(batch.uncommitted, error)
             return
-        earlier = 0 if len(batch.at_hand) == 1 else batch.before(error)
+        earlier = 0 if len(batch.uncommitted) == 1 else batch.before(error)
         if earlier == 0:
-            context.reports.stopped(batch.at_hand, error)
+            context.reports.stopped(batch.uncommitted, error)
             raise error
         if earlier is None:
-            bisection.failed(batch.at_hand, error)
+            bisection.failed(batch.uncommitted, error)
         else:
             bisection.up_to(earlier)
 
@@ -144,7 +144,7 @@ class Batches:
             context.due.soon()
         if result.moved:
             context.bisection.committed(result.read, result.letters)
-            context.at_hand.until = context.bisection.reached(positions.lowest)
+            context.in_flight.until = context.bisection.reached(positions.lowest)
 
     # Any: rows of different types.
     def retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
@@ -160,7 +160,7 @@ class Batches:
             if retried.has_failed:  # also where the handler that failed has asked to stop
                 retried = retrying.run(*of)
             if not retried.has_failed:
-                context.at_hand.committed()
+                context.in_flight.committed()
         if (result := retried.result) is not None:
             context.reports.decided(result.letters)
             context.blocked.difference_update(result.freed)

@@ -32,9 +32,9 @@ from consumers.loop.retrying.suspects import Suspects
 from consumers.loop.schedule import Schedule
 from consumers.loop.waiting import Waiting
 from consumers.options import Options
-from consumers.runtime.at_hand import AtHand
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import ErrorDetail
 from consumers.runtime.observability.logs import Log
@@ -71,7 +71,7 @@ class Consumer:
         notices: Notices | None = None,
         telemetry: Telemetry | None = None,
         log: Log | None = None,
-        at_hand: AtHand | None = None,
+        in_flight: InFlight | None = None,
         heartbeat: Heartbeat | None = None,
         suspects: Suspects | None = None,
         worker: str | None = None,
@@ -80,7 +80,7 @@ class Consumer:
         self._session, self._notices = session, notices
         self._batch: Batch | None = None  # the one of the connection there is
         self._log = log or Log(component.name, category)
-        self._at_hand, self._telemetry = at_hand or AtHand(), telemetry or Telemetry()
+        self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
         self._cleaning = Cleaning(component, self._log)
         self._membership = Membership(
             session,
@@ -109,7 +109,7 @@ class Consumer:
         self._detail = ErrorDetail(options.keep_text, reports.wants_exceptions)
         retries = Retries(component, category, self._detail)
         self._bisection = Bisection(options.batch_size, retries)
-        attempts = CountedAttempts(self._at_hand.counts)
+        attempts = CountedAttempts(self._in_flight.counts)
         self._retrying = Retrying(
             dead_letters,
             self._due,
@@ -123,10 +123,10 @@ class Consumer:
         suspects = suspects or Suspects()
         lease = self._membership.busy
         self._calls = OngoingCalls(
-            self._running, self._at_hand, suspects, lease, dead_letters, self._beat
+            self._running, self._in_flight, suspects, lease, dead_letters, self._beat
         )
         deaths = Deaths(
-            self._at_hand, suspects, self._bisection, self._retrying, attempts, self._beat
+            self._in_flight, suspects, self._bisection, self._retrying, attempts, self._beat
         )
         self._waiting = Waiting(
             self._log, notices, self._membership, self._schedule, self._due, self._calls
@@ -137,7 +137,7 @@ class Consumer:
             self._log,
             self._telemetry,
             notices,
-            self._at_hand,
+            self._in_flight,
             self._membership,
             self._schedule,
             self._running,
@@ -212,7 +212,7 @@ class Consumer:
                 self._spans,
                 self._losses,
                 options=self._options,
-                at_hand=self._at_hand,
+                in_flight=self._in_flight,
             )
         )
         self._rebalancing.begin()
@@ -257,7 +257,7 @@ class Consumer:
 
     def _beat(self) -> None:
         self._telemetry.beat()
-        self._at_hand.beats()
+        self._in_flight.beats()
 
     def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop

@@ -9,7 +9,7 @@ from consumers.group.membership import LEASE, new_worker
 from consumers.loop.consumer import Consumer
 from consumers.loop.retrying.suspects import Suspects
 from consumers.options import Options
-from consumers.runtime.at_hand import AtHand
+from consumers.runtime.in_flight import InFlight
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session, durable
@@ -29,7 +29,7 @@ class Part:
         category: the category that is read.
         log: its logger.
         telemetry: what it reports.
-        at_hand: the record of what it has at hand.
+        in_flight: the record of what it has in flight.
         app: the app path of the component, for errors; empty if there is none.
     """
 
@@ -37,7 +37,7 @@ class Part:
     category: str
     log: Log
     telemetry: Telemetry = field(default_factory=Telemetry)
-    at_hand: AtHand = field(default_factory=AtHand)
+    in_flight: InFlight = field(default_factory=InFlight)
     app: str = ""
 
     @property
@@ -122,7 +122,7 @@ class Consumers:
                     notices=notices,
                     telemetry=part.telemetry,
                     log=part.log,
-                    at_hand=part.at_hand,
+                    in_flight=part.in_flight,
                     heartbeat=self._heartbeat,
                     suspects=self._suspects,
                     worker=self._worker,

@@ -13,7 +13,7 @@ from consumers.loop.retrying.letter_retry import Retrying
 from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.options import Options
-from consumers.runtime.at_hand import AtHand
+from consumers.runtime.in_flight import InFlight
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.running_calls import RunningCalls
@@ -31,7 +31,7 @@ class LoopContext:
         log: its logger.
         telemetry: what it reports.
         notices: what says that there are new messages; None if the store is only polled.
-        at_hand: the record of what it has at hand.
+        in_flight: the record of what it has in flight.
         membership: its part in the group.
         schedule: what is scheduled in the store.
         running: the calls of async handlers.
@@ -51,7 +51,7 @@ class LoopContext:
     log: Log
     telemetry: Telemetry
     notices: Notices | None
-    at_hand: AtHand
+    in_flight: InFlight
     membership: Membership
     schedule: Schedule
     running: RunningCalls

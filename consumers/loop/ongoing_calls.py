@@ -15,7 +15,7 @@ from consumers.failures.letters import DeadLetters
 from consumers.group.heartbeat import Lease
 from consumers.group.positions import Positions
 from consumers.loop.retrying.suspects import Suspects
-from consumers.runtime.at_hand import SOME, AtHand
+from consumers.runtime.in_flight import SOME, InFlight
 from consumers.runtime.running_calls import RunningCalls
 from consumers.runtime.stopping import Stop
 
@@ -33,7 +33,7 @@ class OngoingCalls:
     def __init__(
         self,
         running: RunningCalls,
-        at_hand: AtHand,
+        in_flight: InFlight,
         suspects: Suspects,
         lease: Lease,
         dead_letters: DeadLetters,
@@ -41,7 +41,7 @@ class OngoingCalls:
     ) -> None:
         self._running = running
         self._lease = lease
-        self._at_hand = at_hand
+        self._in_flight = in_flight
         self._suspects = suspects
         self._dead_letters = dead_letters
         self._beat = beat
@@ -62,12 +62,12 @@ class OngoingCalls:
         with self._lease, self._suspects.beside(stop, self._beat) as may_run:
             if not may_run:
                 return
-            self._at_hand.calls(SOME)
+            self._in_flight.calls(SOME)
             try:
                 with guarded(connection, ()):
                     self._running.loop.wait(descriptors, seconds)
             finally:
-                self._at_hand.returned()
+                self._in_flight.returned()
 
     def pause(self, connection: Connection[Any], stop: Stop) -> "CallsPause | Stop":
         """Return what to wait with."""
@@ -84,7 +84,7 @@ class OngoingCalls:
     def forget(self) -> None:
         """Cancel all: another process may handle their messages."""
         self._running.forget()
-        self._at_hand.runs(0)
+        self._in_flight.runs(0)
 
     def forget_lost(
         self, connection: Connection[Any], positions: Positions, known: Set[tuple[int, int]]
@@ -94,7 +94,7 @@ class OngoingCalls:
         if streams := self._running.streams():
             found = self._dead_letters.partitions(connection, streams, positions.size)
             self._running.drop(at for at, partition in found.items() if partition not in kept)
-            self._at_hand.runs(self._running.letters)
+            self._in_flight.runs(self._running.letters)
 
 
 class CallsPause:

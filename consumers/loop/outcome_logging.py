@@ -39,13 +39,13 @@ def log_retried(log: Log, result: RetryResult, of_calls: int) -> None:
 
 
 def crash_text(category: str, batch: Batch | None, error: BaseException) -> str:
-    """Return the text for a crash of a consumer, with the messages that were at hand."""
-    at_hand = () if batch is None else batch.at_hand
+    """Return the text for a crash of a consumer, with the messages that were in flight."""
+    messages = () if batch is None else batch.uncommitted
     what = f"the consumer of {category} was ended by {describe(error)}"
-    if not at_hand:
-        return f"While it had no message at hand, {what}"
-    more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
-    return f"While it handled {at_hand[0]}{more}, {what}"
+    if not messages:
+        return f"While it had no message in flight, {what}"
+    more = f" and {len(messages) - 1} more" if len(messages) > 1 else ""
+    return f"While it handled {messages[0]}{more}, {what}"
 
 
 def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> None:

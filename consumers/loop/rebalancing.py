@@ -39,7 +39,7 @@ class Rebalancing:
         context.telemetry.holds(positions.reached, membership.head)
         if membership.abandoned:  # whoever held it may have died of one of its messages
             context.deaths.take_over(membership.abandoned, positions.lowest, membership.head)
-        context.at_hand.until = context.bisection.reached(positions.lowest)
+        context.in_flight.until = context.bisection.reached(positions.lowest)
         partitions, size = positions.partitions, positions.size
         if self._known != positions.claims:
             self._calls.forget_lost(connection, positions, self._known or frozenset())
@@ -47,7 +47,7 @@ class Rebalancing:
             context.blocked.update(self._dead_letters.blocked(connection, partitions, size))
             self._known = positions.claims
             context.due.soon()
-            context.at_hand.holds(partitions)
+            context.in_flight.holds(partitions)
         waiting = 0
         if membership.letters:
             context.due.at_rebalance()

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.options import Options
-from consumers.runtime.at_hand import AtHand
+from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.observability.log_context import LogContext
@@ -43,7 +43,7 @@ class ConsumerContext:
         spans: what makes the consumer's spans.
         losses: the connections that were lost during calls of handlers.
         options: how consumers work.
-        at_hand: the record of what the consumer has at hand, which outlives the process.
+        in_flight: the record of what the consumer has in flight, which outlives the process.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -58,7 +58,7 @@ class ConsumerContext:
     spans: Spans = field(default_factory=Spans)
     losses: Losses = field(default_factory=Losses)
     options: Options = field(default_factory=Options)
-    at_hand: AtHand = field(default_factory=AtHand)
+    in_flight: InFlight = field(default_factory=InFlight)
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class ConsumerContext:
 
     def calls(self, position: int) -> None:
         """Note that the handler of a message is about to be called."""
-        self.at_hand.calls(position)
+        self.in_flight.calls(position)
         self.heartbeat()
 
     @property

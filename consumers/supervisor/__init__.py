@@ -1,1 +1,1 @@
-"""The host of consumers: their processes, what these had at hand, their health and metrics."""
+"""The host of consumers: their processes, what these had in flight, their health and metrics."""

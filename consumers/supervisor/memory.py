@@ -1,4 +1,4 @@
-"""The memory that a host shares with its processes: what each consumer of each has at hand.
+"""The memory that a host shares with its processes: what each consumer of each has in flight.
 
 There are two records for each: the one that it writes, and the one that it left behind when its
 process died last. The memory is of a file without a name, which ends with the last process.
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 
 from consumers.group.inspection.stored_positions import Reads
-from consumers.runtime.at_hand import NOTHING, RECORD, AtHand, Record, read, write
+from consumers.runtime.in_flight import NOTHING, RECORD, InFlight, Record, read, write
 
 
 class Memory:
@@ -33,26 +33,26 @@ class Memory:
         self._every = every
         self._bytes = memoryview(mmap.mmap(descriptor, size))
 
-    def at_hand(self, process: int, reads: Reads) -> AtHand:
+    def in_flight(self, process: int, reads: Reads) -> InFlight:
         """Return what a consumer writes, which reads what the others of its kind have left."""
         mine = self._record(process, reads, 0)
         others = [self._record(other, reads, 1) for other in range(self._processes)]
         others += [
             self._record(other, reads, 0) for other in range(self._processes) if other != process
         ]
-        return AtHand(mine, others)
+        return InFlight(mine, others)
 
     def records(self, process: int) -> Iterator[tuple[Reads, Record]]:
-        """Yield what each consumer of a process has at hand."""
+        """Yield what each consumer of a process has in flight."""
         for reads in self._every:
             yield reads, read(self._record(process, reads, 0))
 
     def hand_on(self, process: int, stuck: Reads | None = None) -> None:
-        """Keep what a process had at hand that has died, for those that go on with its work.
+        """Keep what a process had in flight that has died, for those that go on with its work.
 
         An attempt that was counted for a message does not count if the message was not read yet, or
-        if another consumer had messages at hand too: they may have ended the process. Where one of
-        them was stuck, it is that one, whose attempt counts although its message was not by itself.
+        if another consumer had messages in flight too: they may have ended the process. If one
+        of them was stuck, its attempt counts although its message was not by itself.
         A consumer that held no partition had not taken over yet what was left to it, which stays.
         """
         records = dict(self.records(process))

@@ -107,7 +107,7 @@ class _Process:
                     reads[1],
                     Log(*reads),
                     Telemetry(report_to, reads),
-                    memory.at_hand(number, reads),
+                    memory.in_flight(number, reads),
                     assignment.apps[by_name[reads[0]]],
                 )
                 for reads in assignment.reads

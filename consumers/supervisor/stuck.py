@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from consumers.group.inspection.stored_positions import Reads
-from consumers.runtime.at_hand import Record
+from consumers.runtime.in_flight import Record
 
 # Seconds between two looks.
 LOOK = 1.0

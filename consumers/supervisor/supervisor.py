@@ -1,10 +1,10 @@
 """The processes that consumers run in, and their end.
 
 A host starts processes, each with all consumers, and forwards signals to them. It replaces one that
-dies without a reason, and hands on what its consumers had at hand: what one message does to a
+dies without a reason, and hands on what its consumers had in flight: what one message does to a
 process is no reason to stop the others. So it does with a process one of whose handlers is stuck.
 It stops all of them when one reports why it cannot go on, or dies again and again with the same
-messages at hand, or with none, so that a service manager sees the failure. A process whose host
+messages in flight, or with none, so that a service manager sees the failure. A process whose host
 dies stops by itself. One that does not stop in time ends itself (`Grace`), and if it cannot do that
 either, the host kills it.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from consumers.group.inspection.stored_positions import Reads
-from consumers.runtime.at_hand import Record
+from consumers.runtime.in_flight import Record
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import STOP_SIGNALS
 from consumers.supervisor.assignment import Assignment
@@ -31,7 +31,7 @@ from consumers.supervisor.stuck import LOOK, Stuck
 from reservation.errors import ReservationError
 from reservation.waiting import readable
 
-# A process that dies so often within so many seconds, with the same at hand, is not started again.
+# A process that dies so often within so many seconds, the same in flight, is not started again.
 MOST_DEATHS = 5
 WITHIN = 60.0
 
@@ -153,7 +153,7 @@ class _Host:
             Log(*reads).error(
                 "consumer_stuck",
                 seconds=self._assignment.options.stuck_after,
-                **_at_hand(record),
+                **_in_flight(record),
             )
             self._replaced[child] = reads
             child.kill()
@@ -173,26 +173,26 @@ class _Host:
         if reason is None:
             code = child.exit_code
             how = f"by signal {-code}" if code < 0 else f"status {code}"
-            at_hand = {
+            in_flight = {
                 reads: record
                 for reads, record in self._memory.records(child.number)
                 if record.was_read
             }
             stuck = self._replaced.pop(child, None)
-            if not self._stopping and self._may_start_again(at_hand):
+            if not self._stopping and self._may_start_again(in_flight):
                 structlog.get_logger().error(
                     "process_died",
                     how=how,
-                    at_hand=[
-                        {"consumer": consumer, "category": category, **_at_hand(record)}
-                        for (consumer, category), record in at_hand.items()
+                    in_flight=[
+                        {"consumer": consumer, "category": category, **_in_flight(record)}
+                        for (consumer, category), record in in_flight.items()
                     ],
                 )
                 self._memory.hand_on(child.number, stuck)
                 self._start(child.number)
                 return
-            reads = next(iter(at_hand), self._assignment.reads[0])
-            reason = EndReason(reads, _why(how, at_hand), is_about_data=True)
+            reads = next(iter(in_flight), self._assignment.reads[0])
+            reason = EndReason(reads, _why(how, in_flight), is_about_data=True)
         if self._board is not None:
             self._board.failed(reason.reads, reason.text)
         if self._failure is None:
@@ -200,17 +200,17 @@ class _Host:
             self._stop_all()
             Log(*reason.reads).error("consumer_failed", error=reason.text)
 
-    def _may_start_again(self, at_hand: dict[Reads, Record]) -> bool:
+    def _may_start_again(self, in_flight: dict[Reads, Record]) -> bool:
         """Note a death; return whether there were few like it.
 
         Where one message was by itself, the number of its attempts is the limit.
         """
-        if len(at_hand) == 1 and all(record.counted for record in at_hand.values()):
+        if len(in_flight) == 1 and all(record.counted for record in in_flight.values()):
             return True
         lately = time.monotonic() - WITHIN
         for key in [key for key, times in self._deaths.items() if times[-1] < lately]:
             del self._deaths[key]
-        deaths = self._deaths[frozenset((reads, one.first) for reads, one in at_hand.items())]
+        deaths = self._deaths[frozenset((reads, one.first) for reads, one in in_flight.items())]
         often = len(deaths) == MOST_DEATHS and deaths[0] > lately
         deaths.append(time.monotonic())
         return not often
@@ -241,16 +241,16 @@ class _Host:
 
 
 # Any: what JSON has a form for.
-def _at_hand(record: Record) -> dict[str, Any]:
-    """Return what a log says of what a consumer had at hand."""
+def _in_flight(record: Record) -> dict[str, Any]:
+    """Return what a log says of what a consumer had in flight."""
     called = {"global_position": record.called} if record.called > 0 else {}
     running = {"running": record.running} if record.running else {}
     return {"first": record.first, "last": record.last, **called, **running}
 
 
-def _why(how: str, at_hand: dict[Reads, Record]) -> str:
-    whose = ", ".join(category for _, category in at_hand)
-    what = f" with messages of {whose} at hand" if whose else ""
+def _why(how: str, in_flight: dict[Reads, Record]) -> str:
+    whose = ", ".join(category for _, category in in_flight)
+    what = f" with messages of {whose} in flight" if whose else ""
     return (
         f"The process of the consumers ended unexpectedly ({how}){what}; what was not committed is "
         f"read again at the next start"

@@ -236,9 +236,9 @@ def test_what_another_consumer_had_at_hand_at_a_death_is_not_counted(
         started.wait_for("notice_awaited", category="right:command")
         things.send("right", "die")
         died = started.wait_for("process_died")
-        assert [one["category"] for one in died["at_hand"]] == ["left:command"]
+        assert [one["category"] for one in died["in_flight"]] == ["left:command"]
         died = started.wait_for("process_died")
-        assert [one["category"] for one in died["at_hand"]] == ["left:command", "right:command"]
+        assert [one["category"] for one in died["in_flight"]] == ["left:command", "right:command"]
         until(lambda: len(things.done("left")) == 1)
         until(lambda: things.dead() == [("right0", "process_died", 1)])
         assert started.stop() == 0
@@ -251,9 +251,9 @@ def test_only_what_was_at_hand_is_taken_one_by_one(things):
         died = started.wait_for("process_died", how="by signal 9")
         until(lambda: len(things.done("left")) == 41)
         assert started.stop() == 0
-    (at_hand,) = died["at_hand"]
-    assert (at_hand["consumer"], at_hand["category"]) == ("left", "left:command")
-    assert (at_hand["first"], at_hand["last"], at_hand["global_position"]) == (1, 10, 2)
+    (in_flight,) = died["in_flight"]
+    assert (in_flight["consumer"], in_flight["category"]) == ("left", "left:command")
+    assert (in_flight["first"], in_flight["last"], in_flight["global_position"]) == (1, 10, 2)
     read = [json.loads(line).get("read") for line in started.lines if "batch_committed" in line]
     assert max(read) == 10
     assert sum(one == 1 for one in read) <= 11
@@ -290,7 +290,7 @@ def test_a_call_that_ends_the_process_after_its_batch_is_given_up(things):
     things.send("awaited", "awaits", "dies", "awaits", "well")
     with things.start(other="awaited") as started:
         died = started.wait_for("process_died", how="by signal 9")
-        assert [one["running"] for one in died["at_hand"]] == [3]
+        assert [one["running"] for one in died["in_flight"]] == [3]
         until(lambda: len(things.done("awaited")) == 3)
         until(lambda: ("awaited1", "process_died", 2) in things.dead())
         assert started.stop() == 0
@@ -318,7 +318,7 @@ def test_a_slow_handler_keeps_its_lease_and_its_process(things, connection):
 
 
 def test_after_the_death_of_the_host_what_it_had_is_taken_one_by_one(things, connection):
-    """Then it is not known what was at hand."""
+    """Then it is not known what was in flight."""
     things.send("left", "well", "hang", "well")
     with things.start() as started:
         until(lambda: things.calls("left1") == 1)

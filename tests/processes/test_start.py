@@ -61,7 +61,7 @@ def test_a_dead_process_is_restarted_a_limited_number_of_times(
         for n in range(DEATHS):
             os.kill(holder(connection, RESERVED), signal.SIGKILL if n else signal.SIGTERM)
             how = "by signal 9" if n else "status 0"
-            assert started.wait_for("process_died", how=how)["at_hand"] == []
+            assert started.wait_for("process_died", how=how)["in_flight"] == []
             started.wait_for("consumer_started", category=RESERVED)
         assert started.figure(*handled) == 1
         store.write(deposit("d2"), COMMANDS)

@@ -93,7 +93,7 @@ def test_a_process_that_hangs_is_killed_by_its_supervisor(database_url, store, d
         (hanging,) = processes(started)
         hanging.suspend()
         assert started.stop() == 0
-        assert started.log.count("batch_abandoned") == 1  # of the one that had a message at hand
+        assert started.log.count("batch_abandoned") == 1  # of the one that had a message in flight
         assert not hanging.is_running()
     assert event_types(store) == ["Opened"]
 

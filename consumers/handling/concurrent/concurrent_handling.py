@@ -93,7 +93,7 @@ class ConcurrentHandling:
         left = {*waiting.running, *waiting.held, *waiting.parked}
         running.drop(one.global_position for one in messages if one.global_position not in left)
         running.keep(waiting.running, waiting.held, waiting.parked)
-        self._context.at_hand.runs(running.letters)
+        self._context.in_flight.runs(running.letters)
         self.begin()
 
     def roll_back(self) -> None:

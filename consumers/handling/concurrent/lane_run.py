@@ -16,9 +16,9 @@ from consumers.handling.concurrent.admission import Admission
 from consumers.handling.concurrent.lanes import Lane, Slot
 from consumers.handling.decoding import Decoded
 from consumers.handling.message_handling import MessageHandling
-from consumers.runtime.at_hand import SOME
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import Tasks
+from consumers.runtime.in_flight import SOME
 from consumers.runtime.running_calls import AsyncCall, CallResult
 from reservation.context import Context
 from reservation.declaration.table import declarations

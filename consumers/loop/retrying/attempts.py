@@ -25,7 +25,7 @@ class CountedAttempts:
 
     Attributes:
         corrections: what is to be added to the stored counts of messages, by their keys: of some,
-            a process died that had others at hand too; of some, an attempt was not counted.
+            a process died that had others in flight too; of some, an attempt was not counted.
     """
 
     def __init__(self, counted: Callable[[int, bool], None] = _nobody_notes) -> None:

@@ -60,7 +60,7 @@ class Bisection:
     def died(self, count: int | None = None, until: int = 0) -> None:
         """Note that a process died, which may have been due to one of the next messages.
 
-        The host may have kept how many messages the process had at hand, or up to where they were.
+        The host may know how many messages the process had in flight, or up to where they were.
         """
         self._counted = max(self._counted, self._most if count is None else count)
         self._until = max(self._until, until)

@@ -1,4 +1,4 @@
-"""The messages that a process had at hand when it died: they are taken one by one."""
+"""The messages that a process had in flight when it died: they are taken one by one."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.letter_retry import Retrying
 from consumers.loop.retrying.suspects import Suspects
-from consumers.runtime.at_hand import AtHand
+from consumers.runtime.in_flight import InFlight
 from consumers.runtime.stopping import Stop
 
 
@@ -16,14 +16,14 @@ class Deaths:
 
     def __init__(
         self,
-        at_hand: AtHand,
+        in_flight: InFlight,
         suspects: Suspects,
         bisection: Bisection,
         retrying: Retrying,
         attempts: CountedAttempts,
         beat: Callable[[], None],
     ) -> None:
-        self._at_hand = at_hand
+        self._in_flight = in_flight
         self._suspects = suspects
         self._bisection = bisection
         self._retrying = retrying
@@ -31,11 +31,11 @@ class Deaths:
         self._beat = beat
 
     def take_over(self, partitions: Iterable[int], lowest: int, head: int) -> None:
-        """Take what was at hand of some partitions one by one, between two positions.
+        """Take what was in flight of some partitions one by one, between two positions.
 
         Where that is not known, because the host died too, it is as much as a batch has.
         """
-        left = self._at_hand.left(partitions)
+        left = self._in_flight.left(partitions)
         if left is None:
             self._bisection.died()
             self._retrying.died()
@@ -44,7 +44,7 @@ class Deaths:
             if record.owed < 0 or record.owed > lowest:
                 key: Hashable = record.owed if record.owed > 0 else ("letter", -record.owed)
                 self._attempts.corrections[key] = record.correction
-                self._at_hand.owes(record)
+                self._in_flight.owes(record)
             if record.running:
                 self._retrying.died(record.running)
             if record.are_letters and record.count:
@@ -59,10 +59,10 @@ class Deaths:
         """Around the next transaction; give whether it may run, or it is time to stop.
 
         Of messages that may have ended a process, one at a time is handled in all of a process; by
-        itself where others at hand may have ended it as well.
+        itself where others in flight may have ended it as well.
         """
         if one_at_a_time:
-            self._at_hand.waits()
+            self._in_flight.waits()
             exclusive = any(correction < 0 for correction in self._attempts.corrections.values())
             begins, end = (
                 self._suspects.take(stop, self._beat, exclusive=exclusive),

@@ -68,7 +68,7 @@ class DueLetters:
 
 
 class WaitingCount:
-    """How many messages wait, counted at rebalances: so seldom that it costs little, however many."""
+    """How many messages wait, counted at rebalances: seldom, so that it costs little."""
 
     def __init__(self) -> None:
         self._number = 0

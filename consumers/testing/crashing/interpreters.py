@@ -47,7 +47,7 @@ class Ran:
     Attributes:
         calls: the calls of handlers, in order.
         observed: what the handlers did that they must not.
-        category: the category that was at hand last.
+        category: the category that was read last.
         done: how it came to its end; None if it did not.
         last: the handler that was called last, and its message.
         status: the exit status of its process.

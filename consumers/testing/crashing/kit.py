@@ -318,7 +318,7 @@ def _sample(points: list[T], most: int, seed: int) -> list[T]:
 
 
 def _from(names: tuple[str, ...], first: str | None) -> tuple[str, ...]:
-    """Return the categories in their order, from the one that was at hand."""
+    """Return the categories in their order, from the one that was read last."""
     n = 0 if first is None else names.index(first)
     return (*names[n:], *names[:n])
 

@@ -52,7 +52,7 @@ class Calls:
         self._send = send
         self._wait = wait
         self._number = 0
-        self._at_hand: _Call | None = None
+        self._current_call: _Call | None = None
         self._observers: list[CallObserver] = []
         for declared in declarations(component).all():
             self._take_over(declared)
@@ -105,7 +105,7 @@ class Calls:
 
     def exchange(self) -> None:
         """Count an exchange with the server, and let it fail if it is the one that is to."""
-        call = self._at_hand
+        call = self._current_call
         if call is not None:
             call.exchange()
 
@@ -140,7 +140,7 @@ class _Call:
             )
             calls._observers.append(self._observer)
         if not self._is_async:
-            calls._at_hand = self
+            calls._current_call = self
 
     def exchange(self) -> None:
         self._statements += 1
@@ -178,7 +178,7 @@ class _Call:
 
     def _end(self, raised: str | None) -> None:
         calls = self._calls
-        calls._at_hand = None
+        calls._current_call = None
         status = None if calls.connection is None else calls.connection.info.transaction_status
         ended = raised is None and status is TransactionStatus.INERROR
         if ended:

@@ -61,7 +61,7 @@ class CallObserver:
         self._processes = _processes()
         self._locks: set[Lock] = sessions.locks()
         self._returned: list[tuple[str, object, str]] = []
-        self._token = outside.at_hand.set(self._accesses_add)
+        self._token = outside.current_report.set(self._accesses_add)
         self._owner = _owner.set(self)
         if not is_async:
             outside.only.append(self._accesses_add)
@@ -70,7 +70,7 @@ class CallObserver:
         """Observe no more of what happens in the call."""
         if not self._is_async:
             outside.only.remove(self._accesses_add)
-        outside.at_hand.reset(self._token)
+        outside.current_report.reset(self._token)
         _owner.reset(self._owner)
 
     def started(self, thread: threading.Thread) -> None:

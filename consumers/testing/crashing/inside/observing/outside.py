@@ -57,9 +57,11 @@ class Access:
         return any(fnmatch(self.name, pattern) for pattern in allowed)
 
 
-# What the accesses of the call at hand are reported to. Threads that a handler starts do not have
+# What the accesses of the current call are reported to. Threads that a handler starts do not have
 # it, so there is a second place for the only call of a handler that is not async.
-at_hand: ContextVar[Callable[[Access], None] | None] = ContextVar("at_hand", default=None)
+current_report: ContextVar[Callable[[Access], None] | None] = ContextVar(
+    "current_report", default=None
+)
 only: list[Callable[[Access], None]] = []
 
 
@@ -79,7 +81,7 @@ def _wrap_connect(class_: Any) -> None:
     connect = class_.connect.__func__
 
     def connected(cls: Any, /, conninfo: str = "", **options: Any) -> Any:
-        report = at_hand.get()
+        report = current_report.get()
         if report is not None:
             report(Access("psycopg.connect", "opens a connection of its own to a database"))
         return connect(cls, conninfo, **options)
@@ -93,7 +95,7 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     """Hear an event; called for each that Python reports, so what is not meant is passed first."""
     if event not in _HEARD:
         return
-    report = at_hand.get() or (only[-1] if only else None)
+    report = current_report.get() or (only[-1] if only else None)
     if report is None:
         return
     access = _access(event, arguments)

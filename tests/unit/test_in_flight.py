@@ -1,4 +1,4 @@
-"""What consumers have at hand, in memory that their host reads after their process has died."""
+"""What consumers have in flight, in memory that their host reads after their process has died."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from consumers.failures.retries import Retries
 from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.suspects import Suspects
-from consumers.runtime.at_hand import NOTHING, SOME, Record
+from consumers.runtime.in_flight import NOTHING, SOME, Record
 from consumers.runtime.stopping import Stop
 from consumers.supervisor import stuck as stuck_module
 from consumers.supervisor.memory import Memory
@@ -40,15 +40,15 @@ def now(memory, process=0):
 
 def test_a_batch_is_at_hand_from_before_it_is_read_until_it_is_committed(memory):
     """Where it is not read yet, it is known how many messages it has at most."""
-    at_hand = memory.at_hand(0, LEFT)
-    at_hand.reads(4, 10)
+    in_flight = memory.in_flight(0, LEFT)
+    in_flight.reads(4, 10)
     assert now(memory) == {LEFT: Record(5, 0, 10), RIGHT: NOTHING}
-    at_hand.takes([at(5), at(7)])
+    in_flight.takes([at(5), at(7)])
     assert now(memory)[LEFT] == Record(5, 7, 2)
-    at_hand.calls(7)
+    in_flight.calls(7)
     assert now(memory)[LEFT].called == 7
-    at_hand.returned()
-    at_hand.committed()
+    in_flight.returned()
+    in_flight.committed()
     assert not now(memory)[LEFT].was_read
 
 
@@ -57,9 +57,9 @@ def test_a_killed_process_leaves_it_behind():
     memory = Memory(1, (LEFT,))
     child = os.fork()
     if not child:
-        at_hand = Memory(1, (LEFT,), memory.descriptor).at_hand(0, LEFT)
-        at_hand.takes([at(5), at(6)])
-        at_hand.calls(6)
+        in_flight = Memory(1, (LEFT,), memory.descriptor).in_flight(0, LEFT)
+        in_flight.takes([at(5), at(6)])
+        in_flight.calls(6)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     (record,) = now(memory).values()
@@ -68,7 +68,7 @@ def test_a_killed_process_leaves_it_behind():
 
 def test_what_is_left_is_found_by_the_partitions_that_were_held(memory):
     """By whichever process of the host takes them; of those of another host nothing is known."""
-    died, other = memory.at_hand(0, LEFT), memory.at_hand(1, LEFT)
+    died, other = memory.in_flight(0, LEFT), memory.in_flight(1, LEFT)
     died.holds([0, 3, 1023])
     died.takes([at(5)])
     memory.hand_on(0)
@@ -76,128 +76,128 @@ def test_what_is_left_is_found_by_the_partitions_that_were_held(memory):
     assert (record.first, record.last, record.partitions) == (5, 5, {0, 3, 1023})
     assert other.left([1023]) == []  # it was returned before
     assert other.left([0, 1]) is None
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert record.first == 5
     assert not now(memory)[LEFT].was_read
 
 
 def test_an_attempt_is_taken_back_only_if_others_may_be_to_blame(memory):
-    """Those that wait for their turn have nothing at hand."""
-    left, right = (memory.at_hand(0, reads) for reads in (LEFT, RIGHT))
+    """Those that wait for their turn have nothing in flight."""
+    left, right = (memory.in_flight(0, reads) for reads in (LEFT, RIGHT))
     for one in (left, right):
         one.holds([0])
         one.takes([at(5)])
         one.counts(5, False)
     right.waits()
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (0, 0)
-    left, right = (memory.at_hand(0, reads) for reads in (LEFT, RIGHT))
+    left, right = (memory.in_flight(0, reads) for reads in (LEFT, RIGHT))
     for one in (left, right):
         one.holds([0])
         one.takes([at(5)])
     left.counts(5, False)
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (5, -1)
 
 
 def test_what_was_left_stays_until_it_is_taken_over(memory):
     """The next process may die of another consumer's message before that."""
-    left, right = (memory.at_hand(0, reads) for reads in (LEFT, RIGHT))
+    left, right = (memory.in_flight(0, reads) for reads in (LEFT, RIGHT))
     for one in (left, right):
         one.holds([0])
         one.counts(5, False)
         one.takes([at(5)])
     memory.hand_on(0)
-    right = memory.at_hand(0, RIGHT)
+    right = memory.in_flight(0, RIGHT)
     right.holds([0])
     right.takes([at(5)])
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.last, record.owed, record.correction) == (5, 5, -1)
 
 
 def test_an_attempt_whose_connection_was_lost_is_taken_back(memory):
     """It waits for its turn to begin anew, without being counted again."""
-    left = memory.at_hand(0, LEFT)
+    left = memory.in_flight(0, LEFT)
     left.holds([0])
     left.counts(5, False)
     left.reads(4, 1)
     left.takes([at(5)])
     left.waits()
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (5, -1)
 
 
 def test_letters_stay_letters_after_an_attempt(memory):
-    """So they are taken one by one if the process dies before anything else is at hand."""
-    at_hand = memory.at_hand(0, LEFT)
-    at_hand.holds([0])
-    at_hand.counts(5, True)
-    at_hand.takes([at(5)], are_letters=True)
-    at_hand.counts(0, False)
+    """So they are taken one by one if the process dies before anything else is in flight."""
+    in_flight = memory.in_flight(0, LEFT)
+    in_flight.holds([0])
+    in_flight.counts(5, True)
+    in_flight.takes([at(5)], are_letters=True)
+    in_flight.counts(0, False)
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.are_letters, record.count, record.owed) == (True, 1, 0)
 
 
 def test_an_attempt_that_failed_is_not_taken_back(memory):
     """It was handled as a failure."""
-    at_hand = memory.at_hand(0, LEFT)
-    at_hand.holds([0])
+    in_flight = memory.in_flight(0, LEFT)
+    in_flight.holds([0])
 
     def fails(number):
         raise MessageError("fails")
 
     with pytest.raises(MessageError):
-        CountedAttempts(at_hand.counts).run(5, lambda: 1, list, fails)
-    at_hand.waits()
+        CountedAttempts(in_flight.counts).run(5, lambda: 1, list, fails)
+    in_flight.waits()
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (0, 0)
 
 
 @pytest.mark.parametrize("is_letter", [False, True])
 def test_an_attempt_at_what_was_not_read_yet_is_taken_back(memory, is_letter):
     """No code has run for it, so another consumer's message has ended the process."""
-    left = memory.at_hand(0, LEFT)
+    left = memory.in_flight(0, LEFT)
     left.holds([0])
     left.waits()
     left.counts(5, is_letter)
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (-5 if is_letter else 5, -1)
 
 
 def test_a_correction_is_owed_until_the_next_attempt_is_counted(memory):
     """However often the process dies before that."""
-    at_hand = memory.at_hand(0, LEFT)
-    at_hand.holds([0])
-    at_hand.owes(Record(owed=-5, correction=-1))
-    at_hand.waits()
+    in_flight = memory.in_flight(0, LEFT)
+    in_flight.holds([0])
+    in_flight.owes(Record(owed=-5, correction=-1))
+    in_flight.waits()
     memory.hand_on(0)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.owed, record.correction) == (-5, -1)
-    at_hand = memory.at_hand(0, LEFT)
-    at_hand.owes(record)
-    at_hand.counts(5, False)
+    in_flight = memory.in_flight(0, LEFT)
+    in_flight.owes(record)
+    in_flight.counts(5, False)
     assert now(memory)[LEFT].owed == 0
 
 
 def test_only_the_message_that_is_stuck_is_to_blame(memory):
     """Its attempt counts, although its batch was not; an attempt of another is taken back."""
-    left, right = (memory.at_hand(0, reads) for reads in (LEFT, RIGHT))
+    left, right = (memory.in_flight(0, reads) for reads in (LEFT, RIGHT))
     for one in (left, right):
         one.holds([0])
         one.takes([at(5), at(6)])
     left.calls(6)
     right.counts(5, False)
     memory.hand_on(0, stuck=LEFT)
-    (record,) = memory.at_hand(0, LEFT).left([0])
+    (record,) = memory.in_flight(0, LEFT).left([0])
     assert (record.first, record.last, record.owed, record.correction) == (5, 6, 6, 1)
-    (record,) = memory.at_hand(0, RIGHT).left([0])
+    (record,) = memory.in_flight(0, RIGHT).left([0])
     assert (record.was_read, record.last, record.owed, record.correction) == (False, 0, 5, -1)
 
 
@@ -215,7 +215,7 @@ def later(monkeypatch):
 
 def test_a_consumer_is_stuck_that_gives_no_sign_of_life_in_a_call(memory, later):
     """Not one that gives some, or that calls no handler; and a host that slept sees nothing."""
-    left, right = (memory.at_hand(0, reads) for reads in (LEFT, RIGHT))
+    left, right = (memory.in_flight(0, reads) for reads in (LEFT, RIGHT))
     stuck = Stuck(10)
     left.calls(SOME)
     right.calls(3)

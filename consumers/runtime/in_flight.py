@@ -1,7 +1,7 @@
-"""What each consumer of a process has at hand, in memory that outlives the process.
+"""What each consumer of a process has in flight, in memory that outlives the process.
 
 A message may end the process that handles it, and with it all consumers of that process. Their host
-then looks at what each had at hand, and hands that on, so that the next process takes only those
+then looks at what each had in flight, and hands that on, so that the next process takes only those
 messages one by one. Each consumer writes a record of its own, without locks: a few bytes for each
 message.
 """
@@ -21,18 +21,18 @@ _CALL = struct.Struct("=qq")
 _PARTITIONS = 128
 RECORD = _RANGE.size + _CALL.size + _PARTITIONS
 
-# Instead of a message: one of those at hand, which is not known.
+# Instead of a message: one of those in flight, which is not known.
 SOME = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a consumer had at hand.
+    """What a consumer had in flight.
 
     Attributes:
         first: the global position of the first message; 0 for none.
         last: that of the last, or up to where messages were taken one by one; 0 if not known.
-        count: how many there were at most; 0 if none were at hand.
+        count: how many there were at most; 0 if none were in flight.
         are_letters: whether they were dead letters, to be handled again.
         counted: the message whose attempt is counted before it begins; 0 for none.
         owed: the message whose stored count of attempts is wrong, below 0 for a dead letter; 0 for
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def was_read(self) -> bool:
-        """Whether there were messages at hand for which code of the component may have run."""
+        """Whether there were messages in flight for which code of the component may have run."""
         return bool((self.count and self.last) or self.running)
 
     def owing(self, position: int, correction: int) -> "Record":
@@ -76,7 +76,7 @@ class Record:
 NOTHING = Record()
 
 
-class AtHand:
+class InFlight:
     """The record of one consumer: it alone writes it, and others read it.
 
     Attributes:
@@ -85,7 +85,7 @@ class AtHand:
 
     # Any: a part of a shared array, or bytes.
     def __init__(self, memory: Any = None, others: Sequence[Any] = ()) -> None:
-        """Begin with nothing at hand.
+        """Begin with nothing in flight.
 
         The record is in this memory, by default in one that ends with the process. ``others`` are
         the records of the same consumer in other processes of the host, now and before.
@@ -100,7 +100,7 @@ class AtHand:
         self.until = 0
 
     def left(self, partitions: Iterable[int]) -> "list[Record] | None":
-        """Return what was at hand of partitions whose holders have not given them back.
+        """Return what was in flight of partitions whose holders have not given them back.
 
         None if that is not known of all of them: their host died too, or was another one. What was
         returned before is left out.
@@ -127,7 +127,7 @@ class AtHand:
             self._write(Record(first, last, len(messages), are_letters, now.counted))
 
     def adds(self, messages: Sequence[StoredMessage]) -> None:
-        """Note messages that are decided on before those at hand are committed."""
+        """Note messages that are decided on before those in flight are committed."""
         now = self._range
         count = now.count + len(messages)
         self._write(replace(now, last=messages[-1].global_position, count=count))
@@ -161,7 +161,7 @@ class AtHand:
             self._write(self._range)
 
     def waits(self) -> None:
-        """Note that nothing is at hand until it is the turn of the next message.
+        """Note that nothing is in flight until it is the turn of the next message.
 
         That may be one whose attempt was counted before its connection was lost.
         """
@@ -173,7 +173,7 @@ class AtHand:
         self.calls(0)
 
     def committed(self) -> None:
-        """Note that what was at hand is committed."""
+        """Note that what was in flight is committed."""
         self._write(NOTHING)
 
     def holds(self, partitions: Iterable[int]) -> None:
@@ -223,7 +223,7 @@ def write(memory: Any, record: Record) -> None:
     view = memoryview(memory).cast("B")
     _write_range(view, record)
     _CALL.pack_into(view, _RANGE.size, record.called, record.signs)
-    AtHand(view).holds(record.partitions)
+    InFlight(view).holds(record.partitions)
 
 
 def _write_range(view: memoryview, record: Record) -> None:
