@@ -147,7 +147,7 @@ def test_a_letter_that_is_parked_behind_nothing_is_no_persons(connection):
     plant(connection, 1, state="handled")
     plant_parked(connection, 2)
     assert "Nothing was changed" in dead_letters(connection, "retry", "--all")
-    assert "is handled without that" in dead_letters(connection, "retry", "2", status=2)
+    assert "is handled without a retry" in dead_letters(connection, "retry", "2", status=2)
     assert "no dead letters" in dead_letters(connection, "list")
 
 
