@@ -15,8 +15,8 @@ from psycopg.pq import TransactionStatus
 
 from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.lending import ConnectionBusyError
-from consumers.decisions.blocking import FailurePolicy
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import FailurePolicy
+from consumers.effects.effects import Effects
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling, Prepared
 from consumers.runtime.context import ConsumerContext
@@ -43,7 +43,7 @@ class NextBatch:
         policy: what becomes of those that fail.
         prepared: the messages, decoded, with their entities; None if they are not to be decided on
             ahead.
-        decisions: what was decided on them; None if nothing was, or their handlers cannot be called
+        effects: what was decided on them; None if nothing was, or their handlers cannot be called
             while the connection is used.
         error: what deciding on them raised.
     """
@@ -51,7 +51,7 @@ class NextBatch:
     batch: ReadBatch
     policy: FailurePolicy
     prepared: Prepared | None = None
-    decisions: Decisions | None = None
+    effects: Effects | None = None
     error: Exception | None = None
 
 
@@ -65,14 +65,14 @@ class Ahead:
         self._seconds = 0.0
 
     def reading(
-        self, batch: ReadBatch, decisions: Decisions, size: int, policy: FailurePolicy
+        self, batch: ReadBatch, effects: Effects, size: int, policy: FailurePolicy
     ) -> Statement[Commands] | None:
         """Return what reads the batch after one; None if it is not to be decided on ahead."""
         follows = (
             len(batch.messages) == size <= MOST
             and batch.part == Partition(batch.part.after)  # the whole category, in its order
             and not (policy.sets_aside or policy.looks)
-            and not (decisions.letters or decisions.reservations or decisions.reissued)
+            and not (effects.letters or effects.reservations or effects.reissued)
             and not self._handling.needs_connection
             and keeps_statements(self._connection)
             and self._seconds < QUICK
@@ -99,7 +99,7 @@ class Ahead:
                 self._seconds = QUICK
                 raise SerializationError("The next batch could not be read") from error
             return following  # its own attempt finds that again
-        if not prepared.decisions.letters:
+        if not prepared.effects.letters:
             following.prepared = prepared
         return following
 
@@ -109,7 +109,7 @@ class Ahead:
             return
         began = time.monotonic()
         try:
-            following.decisions = self._handling.decide(following.prepared)
+            following.effects = self._handling.decide(following.prepared)
         except ConnectionBusyError:
             self._seconds = QUICK
             return

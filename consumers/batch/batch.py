@@ -8,14 +8,14 @@ the server where that is possible (`consumers.batch.reserver`), and handled here
 from collections.abc import Callable, Iterator, Sequence
 
 from consumers.batch.ahead import NextBatch
-from consumers.batch.effects import BatchEffects
+from consumers.batch.effects_writer import EffectsWriter
 from consumers.batch.handler import BatchHandler, BatchResult
 from consumers.batch.letter_transaction import RetryTransaction
 from consumers.batch.reading import BatchReading
 from consumers.batch.reserver import Reserved, Reserver
 from consumers.calls.blame import before
 from consumers.dead_letters.corrections import Corrections
-from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.group.positions import NotMovedError, Positions
 from consumers.handling.handling import Handling
@@ -47,14 +47,14 @@ class Batch:
         corrections = Corrections(
             context.component.name, context.category, ignoring if context.reserves else {}
         )
-        effects = BatchEffects(context, snapshots)
+        writer = EffectsWriter(context, snapshots)
         letters = DeadLetters(context.component.name, context.category)
         self._context = context
         self._handling = Handling(context, snapshots, corrections)
         self._reading = BatchReading(context, corrections)
         self._reserver = Reserver(context, self._reading)
-        self._handler = BatchHandler(context, self._reading, self._handling, effects, letters)
-        self.retry_transaction = RetryTransaction(context, self._handling, effects, letters)
+        self._handler = BatchHandler(context, self._reading, self._handling, writer, letters)
+        self.retry_transaction = RetryTransaction(context, self._handling, writer, letters)
 
     def run(
         self,

@@ -7,7 +7,7 @@ and one that is a conflict is set aside.
 from collections.abc import Sequence
 
 from consumers.batch.comparison import Comparison
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
@@ -32,55 +32,55 @@ class Copying:
         self._table = declarations(context.component)
         self._comparison = Comparison(context)
 
-    def run(self, decisions: Decisions, before: Sequence[Request]) -> None:
+    def run(self, effects: Effects, before: Sequence[Request]) -> None:
         """Send what comes before, and find out what becomes of the commands."""
         context = self._context
-        if decisions.reservations:
-            commands = [command for command, _ in decisions.reservations]
+        if effects.reservations:
+            commands = [command for command, _ in effects.reservations]
             with context.spans.reserving(
-                context.connection, context.component.name, commands, decisions.counts
+                context.connection, context.component.name, commands, effects.counts
             ):
-                self._reserve(decisions, before)
+                self._reserve(effects, before)
         else:
             exchange(context.connection, before)
-        if decisions.reissued:
-            self._compare_initiations(decisions)
+        if effects.reissued:
+            self._compare_initiations(effects)
 
-    def _reserve(self, decisions: Decisions, before: Sequence[Request]) -> None:
-        connection, asked = self._context.connection, _asked(decisions.reservations)
-        former = _former(decisions)
+    def _reserve(self, effects: Effects, before: Sequence[Request]) -> None:
+        connection, asked = self._context.connection, _asked(effects.reservations)
+        former = _former(effects)
         outcomes = reserve(
             connection,
             asked,
             self._table.ignoring(Role.RESERVE),
             former,
-            _corrected(decisions, decisions.reservations),
+            _corrected(effects, effects.reservations),
             before,
         )
         conflicts = _conflicts(outcomes)
         formerly = None if former is None else [former[n] for n in conflicts]
         pairs = first_reserved(connection, [asked[n] for n in conflicts], formerly)
-        commands = list(decisions.reservations)
+        commands = list(effects.reservations)
         for pair in pairs:
             n = conflicts[pair.ordinal]
             commands[n] = commands[n][0], pair.first.stream_name
-        self._note(decisions, commands, outcomes, conflicts, pairs)
+        self._note(effects, commands, outcomes, conflicts, pairs)
 
-    def _compare_initiations(self, decisions: Decisions) -> None:
-        connection, asked = self._context.connection, _asked(decisions.reissued)
+    def _compare_initiations(self, effects: Effects) -> None:
+        connection, asked = self._context.connection, _asked(effects.reissued)
         outcomes = compare_initiations(
             connection,
             asked,
             self._table.ignoring(Role.INITIATE),
-            _corrected(decisions, decisions.reissued),
+            _corrected(effects, effects.reissued),
         )
         conflicts = _conflicts(outcomes)
         pairs = first_initiated(connection, [asked[n] for n in conflicts])
-        self._note(decisions, decisions.reissued, outcomes, conflicts, pairs)
+        self._note(effects, effects.reissued, outcomes, conflicts, pairs)
 
     def _note(
         self,
-        decisions: Decisions,
+        effects: Effects,
         commands: Sequence[tuple[StoredMessage, str]],
         outcomes: Sequence[ReserveOutcome],
         conflicts: Sequence[int],
@@ -91,8 +91,8 @@ class Copying:
         for n, (command, name) in enumerate(commands):
             outcome, pair = outcomes[n], found.get(n)
             if pair is not None:
-                outcome = self._comparison.outcome(pair, decisions.corrected)
-            decisions.add_outcome(command, name, outcome)
+                outcome = self._comparison.outcome(pair, effects.corrected)
+            effects.add_outcome(command, name, outcome)
 
 
 def _asked(commands: Sequence[tuple[StoredMessage, str]]) -> list[tuple[int, str]]:
@@ -105,20 +105,19 @@ def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
     return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
 
 
-def _former(decisions: Decisions) -> list[str | None] | None:
+def _former(effects: Effects) -> list[str | None] | None:
     """Return the former stream of each command to be reserved; None if there is none."""
-    if not decisions.former_streams:
+    if not effects.former_streams:
         return None
     return [
-        decisions.former_streams.get(command.global_position)
-        for command, _ in decisions.reservations
+        effects.former_streams.get(command.global_position) for command, _ in effects.reservations
     ]
 
 
 def _corrected(
-    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
+    effects: Effects, commands: Sequence[tuple[StoredMessage, str]]
 ) -> list[str | None] | None:
     """Return the data to which each command has been corrected; None if none has been."""
-    if not decisions.corrected:
+    if not effects.corrected:
         return None
-    return [decisions.corrected.get(command.global_position) for command, _ in commands]
+    return [effects.corrected.get(command.global_position) for command, _ in commands]

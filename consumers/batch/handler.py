@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from consumers.batch.ahead import Ahead, NextBatch
-from consumers.batch.effects import BatchEffects
+from consumers.batch.effects_writer import EffectsWriter
 from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.blame import before, transaction
-from consumers.decisions.blocking import FailurePolicy
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import FailurePolicy
+from consumers.effects.effects import Effects
 from consumers.failures.failure import Unhandled
 from consumers.failures.letters import DeadLetters
 from consumers.group.positions import Positions
@@ -76,13 +76,13 @@ class BatchHandler:
         context: ConsumerContext,
         reading: BatchReading,
         handling: Handling,
-        effects: BatchEffects,
+        writer: EffectsWriter,
         letters: DeadLetters,
     ) -> None:
         self._connection = context.connection
         self._reading = reading
         self._handling = handling
-        self._effects = effects
+        self._writer = writer
         self._letters = letters
         self._ahead = Ahead(context, reading, handling)
         declared = declarations(context.component).of(context.category)
@@ -118,7 +118,7 @@ class BatchHandler:
             batch = self._reading.batch(positions, part, found[0], size)
             if batch.to == part.after:
                 return BatchResult(part, batch.to), None
-            decisions = handling.plan(
+            effects = handling.plan(
                 batch.messages,
                 batch.key_streams,
                 batch.as_sent,
@@ -126,39 +126,39 @@ class BatchHandler:
                 policy=policy,
                 events=found[1],
             )
-            ends = decisions.ends_before
+            ends = effects.ends_before
             if ends is not None and ends is batch.messages[0]:  # which has to wait
                 return BatchResult(part, part.after, waits=True), None
-            batch = self._cut(batch, decisions)
-            ahead = self._ahead.reading(batch, decisions, size, policy) if goes_on else None
+            batch = self._cut(batch, effects)
+            ahead = self._ahead.reading(batch, effects, size, policy) if goes_on else None
             following = None
             if ahead is not None:
                 commands = run(self._connection, ahead)
                 following = self._ahead.prepare(positions, batch, commands, size, policy)
-            self._write(positions, batch, decisions, following, recheck=recheck)
-        return self._committed(positions, batch, decisions, following)
+            self._write(positions, batch, effects, following, recheck=recheck)
+        return self._committed(positions, batch, effects, following)
 
     def follow(
         self, positions: Positions, last: NextBatch, size: int, *, goes_on: bool
     ) -> tuple[BatchResult | None, NextBatch | None]:
         """Commit what was decided ahead; None if nothing was."""
         with self._handling.attempt():
-            self._handling.resume(last.batch.messages, last.decisions)
+            self._handling.resume(last.batch.messages, last.effects)
             if last.error is not None:
                 raise last.error
-            if last.decisions is None:
+            if last.effects is None:
                 self._handling.roll_back()
                 return None, None
-            decisions, policy = last.decisions, last.policy
-            batch = self._cut(last.batch, decisions)
-            ahead = self._ahead.reading(batch, decisions, size, policy) if goes_on else None
+            effects, policy = last.effects, last.policy
+            batch = self._cut(last.batch, effects)
+            ahead = self._ahead.reading(batch, effects, size, policy) if goes_on else None
             with self._transaction([] if ahead is None else [ahead.request]) as answers:
                 following = None
                 if ahead is not None:
                     commands = ahead.read(answers[-1].rows)
                     following = self._ahead.prepare(positions, batch, commands, size, policy)
-                self._write(positions, batch, decisions, following, recheck=False)
-        return self._committed(positions, batch, decisions, following)
+                self._write(positions, batch, effects, following, recheck=False)
+        return self._committed(positions, batch, effects, following)
 
     def _transaction(
         self, requests: Sequence[Request] = ()
@@ -169,7 +169,7 @@ class BatchHandler:
         self,
         positions: Positions,
         batch: ReadBatch,
-        decisions: Decisions,
+        effects: Effects,
         following: NextBatch | None,
         *,
         recheck: bool,
@@ -177,12 +177,12 @@ class BatchHandler:
         """Write what was decided, and commit; meanwhile decide on the next batch."""
         self._handling.uncommitted = batch.messages
         decide = None if following is None else partial(self._ahead.decide, following)
-        self._effects.write(
+        self._writer.write(
             MessageStore(self._connection),
-            decisions,
+            effects,
             batch.messages,
             [positions.advance(batch.part, batch.to, batch.last)],
-            lambda: self._letters.recording(decisions.letters, self._key_fields),
+            lambda: self._letters.recording(effects.letters, self._key_fields),
             recheck=recheck,
             meanwhile=decide,
         )
@@ -191,7 +191,7 @@ class BatchHandler:
         self,
         positions: Positions,
         batch: ReadBatch,
-        decisions: Decisions,
+        effects: Effects,
         following: NextBatch | None,
     ) -> tuple[BatchResult, NextBatch | None]:
         """Note that a batch is committed; return its outcome, and what was decided ahead."""
@@ -202,18 +202,18 @@ class BatchHandler:
             batch.part,
             batch.to,
             len(batch.messages),
-            decisions.counts,
-            decisions.conflicts,
-            decisions.letters,
+            effects.counts,
+            effects.conflicts,
+            effects.letters,
             batch.ended or is_last,
         )
         if following is None or following.prepared is None:
             return result, None
         return result, following
 
-    def _cut(self, batch: ReadBatch, decisions: Decisions) -> ReadBatch:
+    def _cut(self, batch: ReadBatch, effects: Effects) -> ReadBatch:
         """Return the batch up to where it ends, because it has enough to write."""
-        if (following := decisions.ends_before) is None:
+        if (following := effects.ends_before) is None:
             return batch
         batch = batch.up_to(before(batch.messages, following.global_position) or 0)
         self._reading.size.used(len(batch.messages))

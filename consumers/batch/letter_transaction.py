@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from consumers.batch.effects import BatchEffects
+from consumers.batch.effects_writer import EffectsWriter
 from consumers.calls.blame import transaction
 from consumers.dead_letters.corrections import with_data
-from consumers.decisions.blocking import FailurePolicy
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import FailurePolicy
+from consumers.effects.effects import Effects
 from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.failures.letters import DeadLetters, DueLetter
 from consumers.group.positions import Positions
@@ -45,13 +45,13 @@ class RetryTransaction:
         self,
         context: ConsumerContext,
         handling: Handling,
-        effects: BatchEffects,
+        writer: EffectsWriter,
         dead_letters: DeadLetters,
     ) -> None:
         self._connection = context.connection
         self._spans = context.spans
         self._handling = handling
-        self._effects = effects
+        self._writer = writer
         self._dead_letters = dead_letters
 
     def run(
@@ -91,7 +91,7 @@ class RetryTransaction:
                 for letter in letters
                 if letter.data is not None
             }
-            decisions = self._handling.plan(
+            effects = self._handling.plan(
                 messages,
                 [None] * len(messages),
                 as_sent,
@@ -99,31 +99,31 @@ class RetryTransaction:
                 policy=policy,
             )
             positions.hold(self._connection, {letter.partition for letter in letters})
-            aside = {letter.message.global_position for letter in decisions.letters}
+            aside = {letter.message.global_position for letter in effects.letters}
             handled = [letter for letter in letters if letter.global_position not in aside]
             self._dead_letters.mark_handled(self._connection, handled)
-            self._effects.write(store, decisions, messages, recheck=recheck, commits=False)
-            self._fail_again(letters, decisions, aside)
+            self._writer.write(store, effects, messages, recheck=recheck, commits=False)
+            self._fail_again(letters, effects, aside)
             entities = {letter.entity for letter in letters if letter.entity is not None}
             heads = self._dead_letters.heads(self._connection, entities)
         self._handling.committed()
-        in_conflict = len(decisions.letters) - len(aside)
+        in_conflict = len(effects.letters) - len(aside)
         return RetryResult(
             [letter.global_position for letter in letters],
-            decisions.letters,
+            effects.letters,
             len(handled) - in_conflict,
-            decisions.counts,
-            decisions.conflicts,
+            effects.counts,
+            effects.conflicts,
             entities - heads.keys(),
         )
 
     def _fail_again(
-        self, letters: Sequence[DueLetter], decisions: Decisions, aside: Collection[int]
+        self, letters: Sequence[DueLetter], effects: Effects, aside: Collection[int]
     ) -> None:
         """Write the new states of those that failed; those that run or are parked stay so."""
         by_position = {letter.global_position: letter for letter in letters}
         failed = []
-        for one in decisions.letters:
+        for one in effects.letters:
             if one.state != "parked" and not one.runs:
                 letter = by_position[one.message.global_position]
                 # Nothing waits behind a conflict, which only the writing has found.

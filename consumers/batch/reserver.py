@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumers.batch.reading import BatchReading
-from consumers.decisions.blocking import FailurePolicy
+from consumers.effects.blocking import FailurePolicy
 from consumers.group.positions import LONGEST_PAUSE, Positions
 from consumers.handling.decoding import SURELY_FITS
 from consumers.runtime.context import ConsumerContext

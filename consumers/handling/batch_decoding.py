@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
-from consumers.decisions.blocking import Blocking
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import Blocking
+from consumers.effects.effects import Effects
 from consumers.failures.failure import Failure, Reason
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.same_intent import check_same_intent
@@ -37,7 +37,7 @@ class BatchDecoding:
         key_streams: Sequence[str | None],
         blocking: Blocking,
         handled: frozenset[str],
-        decisions: Decisions,
+        effects: Effects,
         as_sent: Mapping[int, StoredMessage],
     ) -> list[Decoded]:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
@@ -51,7 +51,7 @@ class BatchDecoding:
                 blocking.takes(message, self._decoding.whose_unread(message))
                 continue
             if message.id in handled:
-                decisions.counts["redelivered"] += 1
+                effects.counts["redelivered"] += 1
                 decoded.extend(self._redelivered(message, key_stream))
                 continue
             try:
@@ -63,7 +63,7 @@ class BatchDecoding:
                 blocking.fails(message, whose(message), error)
                 continue
             if item is None:
-                decisions.counts["ignored"] += 1
+                effects.counts["ignored"] += 1
                 continue
             if blocking.anything_blocked:
                 # Nothing waits for a message whose place in the order is not known.
@@ -71,7 +71,7 @@ class BatchDecoding:
                 if blocking.takes(message, whose(message, None if unplaced else item)):
                     continue
             decoded.append(item)
-        decisions.corrected.update(reissues.found)
+        effects.corrected.update(reissues.found)
         self._log_context.leave_message()
         return decoded
 
@@ -81,16 +81,16 @@ class BatchDecoding:
         decoded: Sequence[Decoded],
         blocking: Blocking,
         handled: frozenset[str],
-        decisions: Decisions,
+        effects: Effects,
     ) -> None:
         """Take back what became of the last messages of a batch, because it ends before them."""
         known = blocking.leave_out(messages[0].global_position)
         known.update(item.message.global_position for item in decoded)
         for message in messages:
             if message.id in handled:
-                decisions.counts["redelivered"] -= 1
+                effects.counts["redelivered"] -= 1
             elif message.global_position not in known:
-                decisions.counts["ignored"] -= 1
+                effects.counts["ignored"] -= 1
 
     def _is_unread(self, message: StoredMessage, failure: Failure) -> bool:
         """Return whether a message that has failed is set aside without being decoded."""

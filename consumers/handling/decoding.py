@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from consumers.decisions.blocking import blocking
+from consumers.effects.blocking import blocking
 from reservation.component import Component
 from reservation.context import out_of_order
 from reservation.declaration.table import declarations

@@ -11,8 +11,8 @@ from psycopg import Rollback
 from consumers.calls.blame import before, blamed
 from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import Corrections
-from consumers.decisions.blocking import Blocking, FailurePolicy
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import Blocking, FailurePolicy
+from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError, Reason
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
@@ -43,14 +43,14 @@ class Prepared:
         messages: all of them, in their order.
         decoded: those to be handled or reserved.
         handled: the ids of those that were handled before.
-        decisions: what became of the others, and the entities.
+        effects: what became of the others, and the entities.
         blocking: where messages that fail are set aside.
     """
 
     messages: Sequence[StoredMessage]
     decoded: list[Decoded]
     handled: frozenset[str]
-    decisions: Decisions
+    effects: Effects
     blocking: Blocking
 
 
@@ -115,12 +115,12 @@ class Handling:
         self.uncommitted = ()
         self._entities.committed()
 
-    def resume(self, messages: Sequence[StoredMessage], decisions: Decisions | None) -> None:
+    def resume(self, messages: Sequence[StoredMessage], effects: Effects | None) -> None:
         """Note messages that are uncommitted again, and what was decided on them."""
         self.uncommitted = messages
         self._context.in_flight.takes(messages)
-        if decisions is not None:
-            self._last_categories = decisions.categories
+        if effects is not None:
+            self._last_categories = effects.categories
 
     def roll_back(self) -> None:
         """Take the entities back, because what was decided on them was not written."""
@@ -180,10 +180,10 @@ class Handling:
         self._context.in_flight.adds(messages)
         with self._calling(messages):
             prepared = self._prepare(messages, key_streams, policy, {})
-            self._load(prepared.decoded, prepared.decisions, NONE_READ, committed=False)
+            self._load(prepared.decoded, prepared.effects, NONE_READ, committed=False)
         return prepared
 
-    def decide(self, prepared: Prepared) -> Decisions:
+    def decide(self, prepared: Prepared) -> Effects:
         """Decide on messages that are prepared, without the connection."""
         with self._calling(prepared.messages):
             return self._decided(prepared)
@@ -197,22 +197,22 @@ class Handling:
         recheck: bool,
         policy: FailurePolicy,
         events: LastEvents = NONE_READ,
-    ) -> Decisions:
+    ) -> Effects:
         """Decide on messages; with a recheck, pass those that were handled before."""
         self.uncommitted = messages
         self._context.in_flight.takes(messages, are_letters=self._are_letters)
         with self._calling(messages):
             if recheck:
-                decisions = self._decide_again(messages, key_streams, policy, as_sent)
+                effects = self._decide_again(messages, key_streams, policy, as_sent)
             else:
-                decisions = self._decide(messages, key_streams, policy, as_sent, events=events)
-        decisions.corrected.update(
+                effects = self._decide(messages, key_streams, policy, as_sent, events=events)
+        effects.corrected.update(
             (message.global_position, message.data)
             for message in messages
             if message.global_position in as_sent and message.data is not None
         )
-        self._last_categories = decisions.categories
-        return decisions
+        self._last_categories = effects.categories
+        return effects
 
     @contextmanager
     def _calling(self, messages: Sequence[StoredMessage]) -> Iterator[None]:
@@ -233,7 +233,7 @@ class Handling:
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
         as_sent: Mapping[int, StoredMessage],
-    ) -> Decisions:
+    ) -> Effects:
         """Decide, and pass what was handled before.
 
         A message that brought about no event shows that only by what its handler writes, once it
@@ -245,15 +245,15 @@ class Handling:
         tried = [message for message in messages if message.global_position not in died]
         handled = handled_before(store, tried, self._decoding, self._declared)
         with self._context.connection.transaction() as attempt:
-            decisions = self._decide(messages, key_streams, policy, as_sent, handled)
-            if len(messages) == 1 and any(further_before(store, decisions)):
+            effects = self._decide(messages, key_streams, policy, as_sent, handled)
+            if len(messages) == 1 and any(further_before(store, effects)):
                 redelivered = True
                 raise Rollback(attempt)
         if redelivered:
             self.roll_back()
             handled = frozenset([messages[0].id])
             return self._decide(messages, key_streams, policy, as_sent, handled)
-        return decisions
+        return effects
 
     def _decide(
         self,
@@ -263,10 +263,10 @@ class Handling:
         as_sent: Mapping[int, StoredMessage],
         handled: frozenset[str] = frozenset(),
         events: LastEvents = NONE_READ,
-    ) -> Decisions:
+    ) -> Effects:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         prepared = self._prepare(messages, key_streams, policy, as_sent, handled)
-        self._load(prepared.decoded, prepared.decisions, events)
+        self._load(prepared.decoded, prepared.effects, events)
         return self._decided(prepared)
 
     def _prepare(
@@ -280,32 +280,32 @@ class Handling:
         """Decode messages."""
         if self._concurrently is not None:
             self._concurrently.begin()
-        decisions = Decisions()
-        blocking = Blocking(policy, decisions, self._retries)
+        effects = Effects()
+        blocking = Blocking(policy, effects, self._retries)
         decoded = self._batch_decoding.decode(
-            messages, key_streams, blocking, handled, decisions, as_sent
+            messages, key_streams, blocking, handled, effects, as_sent
         )
         if policy.looks:
             decoded = self._held_up(decoded, blocking)
-        return Prepared(messages, decoded, handled, decisions, blocking)
+        return Prepared(messages, decoded, handled, effects, blocking)
 
-    def _decided(self, prepared: Prepared) -> Decisions:
+    def _decided(self, prepared: Prepared) -> Effects:
         """Decide on messages that are prepared."""
-        decoded, decisions, blocking = prepared.decoded, prepared.decisions, prepared.blocking
+        decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
         if self._concurrently is not None and self._concurrently.takes(decoded):
-            self._concurrently.run(decoded, decisions, blocking)
+            self._concurrently.run(decoded, effects, blocking)
         elif decoded:
-            self._in_order(decoded, decisions, blocking)
-        if decisions.ends_before is not None:
+            self._in_order(decoded, effects, blocking)
+        if effects.ends_before is not None:
             messages = prepared.messages
-            out = messages[before(messages, decisions.ends_before.global_position) :]
-            self._batch_decoding.leave_out(out, decoded, blocking, prepared.handled, decisions)
+            out = messages[before(messages, effects.ends_before.global_position) :]
+            self._batch_decoding.leave_out(out, decoded, blocking, prepared.handled, effects)
         if blocking.heads:
             blocking.settle()
         if self._concurrently is not None:
-            self._concurrently.decided(decisions)
-        decisions.counts += Counter()  # without outcomes of which all were taken back
-        return decisions
+            self._concurrently.decided(effects)
+        effects.counts += Counter()  # without outcomes of which all were taken back
+        return effects
 
     def _held_up(self, decoded: Sequence[Decoded], blocking: Blocking) -> list[Decoded]:
         """Park what comes after an open letter of its entity; return the other messages."""
@@ -322,7 +322,7 @@ class Handling:
     def _load(
         self,
         decoded: Sequence[Decoded],
-        decisions: Decisions,
+        effects: Effects,
         events: LastEvents,
         *,
         committed: bool = True,
@@ -342,29 +342,27 @@ class Handling:
             group.append(loading.reading)
         results = run_together(self._context.connection, group) if group else []
         read = [] if loading.reading is None else results.pop()
-        decisions.checks.update(zip(looks, results, strict=True))
-        decisions.entities = loading.finish(read)
+        effects.checks.update(zip(looks, results, strict=True))
+        effects.entities = loading.finish(read)
         self._context.log_context.leave_message()
 
-    def _in_order(
-        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking
-    ) -> None:
+    def _in_order(self, decoded: Sequence[Decoded], effects: Effects, blocking: Blocking) -> None:
         """Handle the messages of a batch one after the other, and collect what they bring about."""
         heads, whose = blocking.heads, self._decoding.whose
         may_end = blocking.policy.tried is None
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
-                self._messages.remember(item, decisions)
+                self._messages.remember(item, effects)
             elif heads and blocking.parks(item.message, whose(item.message, item)):
                 continue
             elif item.key_stream is not None:
-                decisions.add_reservation(item.message, item.key_stream, item.former_stream)
+                effects.add_reservation(item.message, item.key_stream, item.former_stream)
             elif item.entity_stream is not None:
-                if may_end and decisions.written >= self._context.options.batch_bytes:
-                    decisions.ends_before = item.message
+                if may_end and effects.written >= self._context.options.batch_bytes:
+                    effects.ends_before = item.message
                     return
                 try:
-                    self._messages.handle(item, item.entity_stream, decisions)
+                    self._messages.handle(item, item.entity_stream, effects)
                 except HandlerRaisedError as error:
                     if not self._messages.undo(error):
                         raise

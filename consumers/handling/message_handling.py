@@ -7,7 +7,7 @@ from functools import partial
 from consumers.calls.handler_call import call, call_without_connection
 from consumers.calls.lending import BusyContext, LendingContext
 from consumers.calls.undoing import UndoableContext
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.decoding import Decoded
 from consumers.handling.entity_copies import EntityCopies
@@ -55,24 +55,24 @@ class MessageHandling:
         self._copies = EntityCopies(context.log)
         self._states = StateHandling(context)
 
-    def handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
+    def handle(self, item: Decoded, stream_name: str, effects: Effects) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
-        if self.passes(item, stream_name, decisions):
+        if self.passes(item, stream_name, effects):
             return
         self._log_context.enter_message(item.message, stream_name)
         spans = self._context.spans
         if spans.tracing is None or not spans.takes(item.message):
-            self._handle(item, stream_name, decisions)
+            self._handle(item, stream_name, effects)
             return
-        again = self.is_again(item, decisions)
+        again = self.is_again(item, effects)
         with spans.handling(item.message, self._component.name, again=again) as span:
-            self._handle(item, stream_name, decisions, span)
+            self._handle(item, stream_name, effects, span)
 
     def _handle(
         self,
         item: Decoded,
         stream_name: str,
-        decisions: Decisions,
+        effects: Effects,
         span: MessageSpan | None = None,
     ) -> None:
         connection = self._context.connection
@@ -80,7 +80,7 @@ class MessageHandling:
         self._context.calls(message.global_position)
         initiates = declared[message.type].role is Role.INITIATE
         if self._states.takes(item):
-            self._handle_on_state(item, stream_name, decisions, span)
+            self._handle_on_state(item, stream_name, effects, span)
             return
         undoable = message.type in self._undoable
         kind: type[LendingContext | BusyContext]
@@ -95,7 +95,7 @@ class MessageHandling:
             unordered=item.unordered,
             replies_to=declarations(self._component).replies_to,
         )
-        entity = None if initiates else self._copy_of(stream_name, decisions, message)
+        entity = None if initiates else self._copy_of(stream_name, effects, message)
         handle = partial(invoke, declared, message, item.command, entity, context, self._commands)
 
         outcome = "handled"
@@ -105,18 +105,18 @@ class MessageHandling:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
             error.entity_stream = stream_name
-            error.undo = partial(self._undo, item, context, decisions)
+            error.undo = partial(self._undo, item, context, effects)
             raise
         if isinstance(context, UndoableContext):
             context.keep()
-        self.collect(item, stream_name, events, context, decisions, outcome, span)
+        self.collect(item, stream_name, events, context, effects, outcome, span)
 
     def _handle_on_state(
-        self, item: Decoded, stream_name: str, decisions: Decisions, span: MessageSpan | None
+        self, item: Decoded, stream_name: str, effects: Effects, span: MessageSpan | None
     ) -> None:
         """Call a handler that has a state, and no connection."""
         message, outcome = item.message, "handled"
-        context = self._states.context_of(item, stream_name, decisions)
+        context = self._states.context_of(item, stream_name, effects)
         try:
             state = self._states.state_of(context)
             handle = partial(
@@ -126,9 +126,9 @@ class MessageHandling:
                 events = call(self._context.connection, message, handle)
             except Reject as reject:
                 outcome, events = "rejected", self.rejection(item, reject, context)
-            self.collect(item, stream_name, events, context, decisions, outcome, span)
+            self.collect(item, stream_name, events, context, effects, outcome, span)
         except MessageError as error:
-            if self.keeps_first(item, error, decisions):
+            if self.keeps_first(item, error, effects):
                 return
             if isinstance(error, HandlerRaisedError):
                 error.entity_stream = stream_name
@@ -165,40 +165,40 @@ class MessageHandling:
             losses.none_of(message)
         return events
 
-    def _copy_of(self, stream_name: str, decisions: Decisions, message: StoredMessage) -> object:
-        return self._copies.of(decisions.entities[stream_name].entity, stream_name, message)
+    def _copy_of(self, stream_name: str, effects: Effects, message: StoredMessage) -> object:
+        return self._copies.of(effects.entities[stream_name].entity, stream_name, message)
 
-    def passes(self, item: Decoded, stream_name: str, decisions: Decisions) -> bool:
+    def passes(self, item: Decoded, stream_name: str, effects: Effects) -> bool:
         """Return whether a message needs no call, because it is a reissue or was handled before."""
         type_ = item.message.type
-        if self._declared[type_].role is Role.INITIATE and decisions.entities[stream_name].started:
-            decisions.reissued.append((item.message, stream_name))
+        if self._declared[type_].role is Role.INITIATE and effects.entities[stream_name].started:
+            effects.reissued.append((item.message, stream_name))
             self._context.spans.passed(item.message, self._component.name, "reissued")
             return True
         strategy = self._declared[type_].once
         if strategy is None:
             return False
-        if decisions.checks[strategy].is_duplicate(item.incoming) and not strategy.keeps_state:
-            decisions.counts["duplicate"] += 1
+        if effects.checks[strategy].is_duplicate(item.incoming) and not strategy.keeps_state:
+            effects.counts["duplicate"] += 1
             self._context.spans.passed(item.message, self._component.name, "duplicate")
             # What the log shows, as long as it is there, is not recorded beside it.
             if self._is_subscribed and not strategy.leaves_trace:
-                decisions.passes.append(Pass(item.message, PassReason.DUPLICATE))
+                effects.passes.append(Pass(item.message, PassReason.DUPLICATE))
             return True
         return False
 
-    def is_again(self, item: Decoded, decisions: Decisions) -> bool:
+    def is_again(self, item: Decoded, effects: Effects) -> bool:
         """Return whether a message is a duplicate whose handler is called again."""
-        return self._states.first_handling(item, decisions) is not None
+        return self._states.first_handling(item, effects) is not None
 
-    def keeps_first(self, item: Decoded, error: MessageError, decisions: Decisions) -> bool:
+    def keeps_first(self, item: Decoded, error: MessageError, effects: Effects) -> bool:
         """Return whether the first handling of a message stands, so that an error is no failure."""
-        return self._states.keeps_first(item, error, decisions)
+        return self._states.keeps_first(item, error, effects)
 
-    def context_of(self, item: Decoded, stream_name: str, decisions: Decisions) -> Context:
+    def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> Context:
         """Return the context for a call of an async handler, which has no connection."""
         if self._states.takes(item):
-            return self._states.context_of(item, stream_name, decisions)
+            return self._states.context_of(item, stream_name, effects)
         return Context(
             item.message,
             entity_stream=stream_name,
@@ -206,19 +206,17 @@ class MessageHandling:
             replies_to=declarations(self._component).replies_to,
         )
 
-    def seen(
-        self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
-    ) -> object:
+    def seen(self, item: Decoded, stream_name: str, effects: Effects, context: Context) -> object:
         """Return what the async handler of a message sees, to compare it with what it saw."""
         of_state, version = None, None
         if isinstance(context, StateContext):
             of_state = context.before, context.first
         elif self._declared[item.message.type].role is not Role.INITIATE:
-            version = decisions.entities[stream_name].version
+            version = effects.entities[stream_name].version
         return item.message, item.unordered, version, of_state
 
     async def awaited(
-        self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
+        self, item: Decoded, stream_name: str, effects: Effects, context: Context
     ) -> list[object]:
         """Return the events of an async handler."""
         message, declared = item.message, self._declared
@@ -226,7 +224,7 @@ class MessageHandling:
         if isinstance(context, StateContext):
             entity = self._states.state_of(context)
         else:
-            entity = None if initiates else self._copy_of(stream_name, decisions, message)
+            entity = None if initiates else self._copy_of(stream_name, effects, message)
         return await invoke_async(declared, message, item.command, entity, context, self._commands)
 
     def undo(self, error: HandlerRaisedError) -> bool:
@@ -240,27 +238,27 @@ class MessageHandling:
         self._undoable.add(error.message.type)
         return False
 
-    def _undo(self, item: Decoded, context: Context, decisions: Decisions) -> bool:
+    def _undo(self, item: Decoded, context: Context, effects: Effects) -> bool:
         """Take back what one call of a handler did; return whether that was possible."""
         if isinstance(context, UndoableContext):
             context.undo()
         elif context.gave_connection:
             return False
-        self.take_back(item, decisions)
+        self.take_back(item, effects)
         return True
 
-    def take_back(self, item: Decoded, decisions: Decisions) -> None:
+    def take_back(self, item: Decoded, effects: Effects) -> None:
         """Let its strategy forget a message that failed."""
         strategy = self._declared[item.message.type].once
         if strategy is not None:
-            decisions.checks[strategy].take_back(item.incoming)
+            effects.checks[strategy].take_back(item.incoming)
 
-    def remember(self, item: Decoded, decisions: Decisions) -> None:
+    def remember(self, item: Decoded, effects: Effects) -> None:
         """Let its strategy remember a message that was handled before."""
         strategy = self._declared[item.message.type].once
         if strategy is not None:
             with contextlib.suppress(MessageError):
-                decisions.checks[strategy].is_duplicate(item.incoming)
+                effects.checks[strategy].is_duplicate(item.incoming)
 
     def rejection(self, item: Decoded, reject: Reject, context: Context) -> list[object]:
         """Return the event of a command that was rejected; what its handler wrote is dropped."""
@@ -272,24 +270,24 @@ class MessageHandling:
         stream_name: str,
         events: Sequence[object],
         context: Context,
-        decisions: Decisions,
+        effects: Effects,
         outcome: str = "handled",
         span: MessageSpan | None = None,
     ) -> None:
         """Apply the events of a handler to its entity, and collect all that it wrote."""
         if isinstance(context, StateContext):
-            outcome = self._states.collect(item, stream_name, events, context, decisions, outcome)
+            outcome = self._states.collect(item, stream_name, events, context, effects, outcome)
             if span is not None:
                 span.outcome = outcome
             return
-        message, component, loaded = item.message, self._component, decisions.entities[stream_name]
+        message, component, loaded = item.message, self._component, effects.entities[stream_name]
         metadata = None
         if span is not None:
             span.outcome = outcome
             metadata = span.carried_by(message.follow_metadata(), context)
         strategy = self._declared[message.type].once
         if strategy is not None:
-            check = decisions.checks[strategy]
+            check = effects.checks[strategy]
             metadata = metadata or message.follow_metadata()
             events, metadata = check.effects(item.incoming, events, metadata)
         if self._marks_first and is_first(loaded):
@@ -304,16 +302,16 @@ class MessageHandling:
             version=loaded.version,
         )
         if not rows and self._is_subscribed:
-            decisions.passes.append(Pass.handled(message, further))
+            effects.passes.append(Pass.handled(message, further))
         for row in rows:
-            decisions.writes.append(row)
-            decisions.written += len(row.data)
+            effects.writes.append(row)
+            effects.written += len(row.data)
             apply(component, row, loaded, message)
         for row in further:
-            decisions.conditional |= row.expected_version is not None
-            decisions.write(component, row, message)
-            decisions.further.append(row)
-        decisions.scheduled += scheduled
+            effects.conditional |= row.expected_version is not None
+            effects.write(component, row, message)
+            effects.further.append(row)
+        effects.scheduled += scheduled
         if outcome == "rejected":
             loaded.started = loaded.started or self._declared[message.type].role is Role.INITIATE
-        decisions.counts[outcome] += 1
+        effects.counts[outcome] += 1

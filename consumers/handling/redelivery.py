@@ -4,7 +4,7 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.handling.decoding import Decoding
 from reservation.declaration.category import CategoryDeclarations
 from reservation.effects.faults import TakenIdError
@@ -31,20 +31,20 @@ def handled_before(
     )
 
 
-def further_before(store: MessageStore, decisions: Decisions) -> Iterator[uuid.UUID]:
+def further_before(store: MessageStore, effects: Effects) -> Iterator[uuid.UUID]:
     """Give the ids of the further messages that are stored already, where they belong."""
-    if decisions.further:
-        stored = store.stored_ids([row.id for row in decisions.further])
-        for row in decisions.further:
+    if effects.further:
+        stored = store.stored_ids([row.id for row in effects.further])
+        for row in effects.further:
             if stored.get(row.id) == row.stream_name:
                 yield row.id
 
 
 def refuse_taken_ids(
-    store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
+    store: MessageStore, effects: Effects, messages: Sequence[StoredMessage]
 ) -> None:
     """Refuse to write what has the id of a message in another stream."""
-    rows: list[Row | ScheduledRow] = [*decisions.writes, *decisions.scheduled]
+    rows: list[Row | ScheduledRow] = [*effects.writes, *effects.scheduled]
     if not rows:
         return
     stored = store.stored_ids([row.id for row in rows])

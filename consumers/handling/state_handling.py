@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.handling.decoding import Decoded
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
@@ -57,15 +57,15 @@ class StateHandling:
         """Return whether the handler of a message has a state."""
         return item.message.type in self._strategies
 
-    def first_handling(self, item: Decoded, decisions: Decisions) -> FirstHandling | None:
+    def first_handling(self, item: Decoded, effects: Effects) -> FirstHandling | None:
         """Return what is stored of the first handling of a message; None if it is new."""
         return (
-            self._check(item, decisions).first_handling(item.incoming) if self.takes(item) else None
+            self._check(item, effects).first_handling(item.incoming) if self.takes(item) else None
         )
 
-    def context_of(self, item: Decoded, stream_name: str, decisions: Decisions) -> StateContext:
+    def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> StateContext:
         """Return the context for a call, which has no connection."""
-        check = self._check(item, decisions)
+        check = self._check(item, effects)
         first = check.first_handling(item.incoming)
         context = StateContext(
             item.message,
@@ -88,7 +88,7 @@ class StateHandling:
         stream_name: str,
         events: Sequence[object],
         context: StateContext,
-        decisions: Decisions,
+        effects: Effects,
         outcome: str,
     ) -> str:
         """Collect what a handler wrote, and the version that it made; return the outcome."""
@@ -100,14 +100,14 @@ class StateHandling:
             )
             if context.first is not None:
                 reason = self._difference(decided, context.first, message)
-                return self._write_again(item, context.first, decisions, reason)
+                return self._write_again(item, context.first, effects, reason)
         except MessageError as error:
             if context.first is None:
                 raise
-            return self._write_again(item, context.first, decisions, str(error))
+            return self._write_again(item, context.first, effects, str(error))
         rows = [*decided.events, *decided.further]
         given = msgspec.json.encode(context.given).decode()
-        self._check(item, decisions).handled(
+        self._check(item, effects).handled(
             item.incoming,
             after,
             given,
@@ -115,19 +115,19 @@ class StateHandling:
             as_delta=self._strategies[message.type].as_delta,
         )
         for row in rows:
-            decisions.write(component, row, message)
-        decisions.written += len(after)
-        decisions.conditional |= any(row.expected_version is not None for row in decided.further)
-        decisions.scheduled += decided.scheduled
-        self._count(item, rows, decisions, outcome)
+            effects.write(component, row, message)
+        effects.written += len(after)
+        effects.conditional |= any(row.expected_version is not None for row in decided.further)
+        effects.scheduled += decided.scheduled
+        self._count(item, rows, effects, outcome)
         return outcome
 
-    def keeps_first(self, item: Decoded, error: MessageError, decisions: Decisions) -> bool:
+    def keeps_first(self, item: Decoded, error: MessageError, effects: Effects) -> bool:
         """Return whether a message that failed has been handled before; then that stands."""
-        first = self.first_handling(item, decisions)
+        first = self.first_handling(item, effects)
         if first is None:
             return False
-        self._write_again(item, first, decisions, str(error))
+        self._write_again(item, first, effects, str(error))
         return True
 
     def _difference(
@@ -141,14 +141,14 @@ class StateHandling:
         return None if is_same else "they are not the same"
 
     def _write_again(
-        self, item: Decoded, first: FirstHandling, decisions: Decisions, differs: str | None
+        self, item: Decoded, first: FirstHandling, effects: Effects, differs: str | None
     ) -> str:
         """Write the outputs of the first handling again, but for scheduled ones; report others."""
         rows, _ = from_text(first.outputs)
-        decisions.writes += rows
-        decisions.written += len(first.outputs)
+        effects.writes += rows
+        effects.written += len(first.outputs)
         outcome = "redelivered" if differs is None else "differing"
-        self._count(item, rows, decisions, outcome)
+        self._count(item, rows, effects, outcome)
         if differs is not None:
             self._context.log.error(
                 "outputs_differ",
@@ -186,15 +186,13 @@ class StateHandling:
                 return False
         return True
 
-    def _count(
-        self, item: Decoded, rows: Sequence[Row], decisions: Decisions, outcome: str
-    ) -> None:
+    def _count(self, item: Decoded, rows: Sequence[Row], effects: Effects, outcome: str) -> None:
         if self._is_subscribed and all(row.stream_name != item.entity_stream for row in rows):
-            decisions.passes.append(Pass.handled(item.message, rows))
-        decisions.counts[outcome] += 1
+            effects.passes.append(Pass.handled(item.message, rows))
+        effects.counts[outcome] += 1
 
-    def _check(self, item: Decoded, decisions: Decisions) -> StateCheck:
-        check = decisions.checks[self._strategies[item.message.type]]
+    def _check(self, item: Decoded, effects: Effects) -> StateCheck:
+        check = effects.checks[self._strategies[item.message.type]]
         assert isinstance(check, StateCheck)  # noqa: S101  it began it
         return check
 

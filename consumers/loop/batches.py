@@ -7,7 +7,7 @@ from psycopg import Connection
 
 from consumers.batch.batch import Batch
 from consumers.batch.handler import BatchResult
-from consumers.decisions.blocking import FailurePolicy
+from consumers.effects.blocking import FailurePolicy
 from consumers.failures.failure import process_died, states_of
 from consumers.loop.context import LoopContext
 from consumers.loop.outcome_logging import log_batch, log_retried

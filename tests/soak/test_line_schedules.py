@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from consumers.decisions.blocking import FailurePolicy
+from consumers.effects.blocking import FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.positions import HeldPartition, Positions

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from consumers.batch.batch import Batch
-from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.positions import HeldPartition, Positions

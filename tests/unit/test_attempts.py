@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from consumers.decisions.blocking import blocking
+from consumers.effects.blocking import blocking
 from consumers.failures.failure import HandlerRaisedError, Reason, Unhandled, process_died
 from consumers.failures.retries import Retries
 from consumers.loop.retrying.attempts import CountedAttempts

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from consumers.decisions.blocking import Blocking
-from consumers.decisions.decisions import Decisions
+from consumers.effects.blocking import Blocking
+from consumers.effects.effects import Effects
 from consumers.handling.concurrent.lane_run import LaneRun
 from consumers.handling.concurrent.lanes import Lane, Slot, first_left_out, lanes
 from consumers.handling.decoding import Decoded, Decoding
@@ -61,25 +61,27 @@ class ConcurrentHandling:
             item.message.type in concurrency for item in decoded if item.entity_stream is not None
         )
 
-    def run(self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking) -> None:
+    def run(self, decoded: Sequence[Decoded], batch_effects: Effects, blocking: Blocking) -> None:
         """Handle the messages of a batch, and collect what they bring about."""
         slots = [Slot(n, item) for n, item in enumerate(decoded)]
         handled = [slot for slot in slots if slot.item.entity_stream is not None]
         in_order = any(slot.item.message.type in self._crossing for slot in handled)
-        divided = [Lane(handled)] if in_order else lanes(handled, partial(self._lines, decisions))
-        run = LaneRun(self._context, self._messages, decisions, self._whose, in_order=in_order)
+        divided = (
+            [Lane(handled)] if in_order else lanes(handled, partial(self._lines, batch_effects))
+        )
+        run = LaneRun(self._context, self._messages, batch_effects, self._whose, in_order=in_order)
         run.of(divided, handled)
         if not in_order:
-            self._refuse_crossing(handled, decisions)
-        self._collect(slots, decisions, blocking)
+            self._refuse_crossing(handled, batch_effects)
+        self._collect(slots, batch_effects, blocking)
 
     def begin(self) -> None:
         """Note that messages are about to be decided on."""
         self._waiting = _Waiting()
 
-    def decided(self, decisions: Decisions) -> None:
+    def decided(self, batch_effects: Effects) -> None:
         """Note what was decided, for when it is committed."""
-        letters = decisions.letters
+        letters = batch_effects.letters
         entities = self._running.entities | {one.entity for one in letters if one.runs}
         self._waiting.parked += [
             one.message.global_position
@@ -100,29 +102,29 @@ class ConcurrentHandling:
         """Forget the calls that saw what was not committed."""
         self._running.roll_back()
 
-    def _lines(self, decisions: Decisions, slot: Slot) -> Collection[Hashable]:
+    def _lines(self, batch_effects: Effects, slot: Slot) -> Collection[Hashable]:
         """Return what a message's strategy recognizes it by, whichever its entity is."""
         strategy = self._declared[slot.item.message.type].once
-        line = None if strategy is None else decisions.checks[strategy].line(slot.item.incoming)
+        line = None if strategy is None else batch_effects.checks[strategy].line(slot.item.incoming)
         if line is not None:
             slot.lines = frozenset([(strategy, line)])
         return slot.lines
 
-    def _refuse_crossing(self, slots: Sequence[Slot], decisions: Decisions) -> None:
+    def _refuse_crossing(self, slots: Sequence[Slot], batch_effects: Effects) -> None:
         """Make sure that nothing was written to the stream of another entity of the batch."""
         for slot in slots:
             effects, message = slot.effects, slot.item.message
             if effects is None:
                 continue
             streams = {row.stream_name for row in effects.writes} - {slot.item.entity_stream}
-            if not streams.isdisjoint(decisions.entities):
+            if not streams.isdisjoint(batch_effects.entities):
                 self._crossing.add(message.type)
                 raise SerializationError(
                     f"The handler of {message} wrote to the stream of another entity of its "
                     f"batch, which is handled again, one message at a time"
                 )
 
-    def _collect(self, slots: Sequence[Slot], decisions: Decisions, blocking: Blocking) -> None:
+    def _collect(self, slots: Sequence[Slot], batch_effects: Effects, blocking: Blocking) -> None:
         """Collect the effects in the order of the messages, up to where the batch ends."""
         left_out = None
         if blocking.policy.tried is None:
@@ -130,7 +132,7 @@ class ConcurrentHandling:
             self._running.is_cut = None if left_out is None else left_out.is_held
         for slot in slots:
             if slot is left_out:
-                decisions.ends_before = slot.item.message
+                batch_effects.ends_before = slot.item.message
                 return
             item, message, effects = slot.item, slot.item.message, slot.effects
             if item.redelivered:
@@ -148,6 +150,6 @@ class ConcurrentHandling:
                 elif slot.is_held is not None:
                     self._waiting.held[message.global_position] = slot.is_held
             elif item.key_stream is not None:
-                decisions.add_reservation(message, item.key_stream, item.former_stream)
-            elif effects is not None and effects is not decisions:
-                decisions.add_effects(effects)
+                batch_effects.add_reservation(message, item.key_stream, item.former_stream)
+            elif effects is not None and effects is not batch_effects:
+                batch_effects.add_effects(effects)

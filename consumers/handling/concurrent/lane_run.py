@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from consumers.calls.handler_call import await_call
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.concurrent.admission import Admission
 from consumers.handling.concurrent.lanes import Lane, Slot
@@ -34,7 +34,7 @@ class LaneRun:
         self,
         context: ConsumerContext,
         messages: MessageHandling,
-        decisions: Decisions,
+        batch_effects: Effects,
         whose: Callable[[StoredMessage, Decoded], str | None],
         *,
         in_order: bool,
@@ -43,7 +43,7 @@ class LaneRun:
         self._context = context
         self._running, self._loop = context.running, context.running.loop
         self._messages = messages
-        self._decisions = decisions
+        self._batch_effects = batch_effects
         self._whose = whose
         self._in_order = in_order
         self._admission = Admission(self._running)
@@ -101,13 +101,13 @@ class LaneRun:
     ) -> None:
         """Leave a lane with the call that it is in."""
         item, message, messages = slot.item, slot.item.message, self._messages
-        seen = messages.seen(item, str(item.entity_stream), self._decisions, context)
+        seen = messages.seen(item, str(item.entity_stream), self._batch_effects, context)
         entity = self._whose(message, item)
         slot.call = lane.call = AsyncCall(
             message.stream_name, entity, seen, slot.lines, context, task
         )
         self._running.add(message.global_position, slot.call)
-        messages.take_back(item, self._decisions)
+        messages.take_back(item, self._batch_effects)
         lane.goes_by(slot)
         for later in lane.rest:
             self._is_next(lane, later)
@@ -132,7 +132,7 @@ class LaneRun:
     def _is_next(self, lane: Lane, slot: Slot) -> bool:
         """Return whether a message may be handled; of an entity up to the first that may not."""
         if slot.item.redelivered:
-            self._messages.remember(slot.item, self._decisions)
+            self._messages.remember(slot.item, self._batch_effects)
             return False
         if slot.item.entity_stream in lane.ended:
             return False
@@ -143,11 +143,13 @@ class LaneRun:
 
     async def _handle(self, lane: Lane, slot: Slot, stream_name: str) -> None:
         """Handle a message, unless it has to wait."""
-        decisions = self._decisions
-        loaded = decisions.entities.get(stream_name)
+        batch_effects = self._batch_effects
+        loaded = batch_effects.entities.get(stream_name)
         entity = {} if loaded is None else {stream_name: loaded}
         effects = (
-            decisions if self._in_order else Decisions(entities=entity, checks=decisions.checks)
+            batch_effects
+            if self._in_order
+            else Effects(entities=entity, checks=batch_effects.checks)
         )
         try:
             if slot.called is None:
@@ -160,7 +162,7 @@ class LaneRun:
         if succeeded:
             slot.effects = effects
 
-    async def _call(self, slot: Slot, stream_name: str, effects: Decisions) -> bool:
+    async def _call(self, slot: Slot, stream_name: str, effects: Effects) -> bool:
         """Call a handler that is not async, after all such handlers before it."""
         if slot.ordinal in self._previous:
             await self._previous[slot.ordinal].wait()
@@ -178,7 +180,7 @@ class LaneRun:
             slot.error = error
         return slot.error is None
 
-    async def _await(self, lane: Lane, slot: Slot, stream_name: str, effects: Decisions) -> bool:
+    async def _await(self, lane: Lane, slot: Slot, stream_name: str, effects: Effects) -> bool:
         """Await an async handler, or use what its call has given; return whether it succeeded."""
         item, messages, running = slot.item, self._messages, self._running
         kind = self._kinds[item.message.type]
@@ -219,7 +221,7 @@ class LaneRun:
         return call is not None
 
     async def _outcome(
-        self, lane: Lane, item: Decoded, stream_name: str, effects: Decisions, context: Context
+        self, lane: Lane, item: Decoded, stream_name: str, effects: Effects, context: Context
     ) -> CallResult:
         """Call an async handler; return what the call gives."""
         message, messages, loop = item.message, self._messages, self._loop
@@ -250,7 +252,7 @@ class LaneRun:
         self,
         slot: Slot,
         stream_name: str,
-        effects: Decisions,
+        effects: Effects,
         context: Context,
         outcome: CallResult | None,
     ) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.handling.decoding import Decoded
 from consumers.runtime.running_calls import AsyncCall, CallResult
 from reservation.context import Context
@@ -31,7 +31,7 @@ class Slot:
 
     ordinal: int
     item: Decoded
-    effects: Decisions | None = None
+    effects: Effects | None = None
     error: MessageError | None = None
     called: asyncio.Event | None = None
     lines: frozenset[Hashable] = frozenset()

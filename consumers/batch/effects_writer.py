@@ -7,7 +7,7 @@ import psycopg
 
 from consumers.batch.copying import Copying
 from consumers.calls.blame import blamed
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.handling.redelivery import refuse_taken_ids
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.snapshots import Snapshots
@@ -35,7 +35,7 @@ from reservation.store.writing.write import Row
 _QUERIES = load_queries("consumers.batch")
 
 
-class BatchEffects:
+class EffectsWriter:
     """What writes the effects of the messages of one consumer, for a batch or for letters."""
 
     def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
@@ -46,7 +46,7 @@ class BatchEffects:
     def write(
         self,
         store: MessageStore,
-        decisions: Decisions,
+        effects: Effects,
         messages: Sequence[StoredMessage],
         first: Sequence[Request] = (),
         last: Callable[[], Sequence[Request]] = tuple,
@@ -61,55 +61,55 @@ class BatchEffects:
         decides on what is recorded.
         """
         if recheck:
-            refuse_taken_ids(store, decisions, messages)
+            refuse_taken_ids(store, effects, messages)
         connection = self._context.connection
         try:
             with blamed(messages):
-                requests = [*first, *self._locks(decisions, recheck=recheck)]
-                requests = self._with_writes(decisions, requests)
-                if decisions.reservations or decisions.reissued:
-                    self._copying.run(decisions, requests)
+                requests = [*first, *self._locks(effects, recheck=recheck)]
+                requests = self._with_writes(effects, requests)
+                if effects.reservations or effects.reissued:
+                    self._copying.run(effects, requests)
                     requests = []
-                requests = [*requests, *self._records(decisions), *last()]
+                requests = [*requests, *self._records(effects), *last()]
                 exchange(connection, requests, commits=commits, meanwhile=meanwhile)
         except (ExpectedVersionError, MessageIdConflictError) as error:
             if recheck:
-                _blame(error, decisions, messages)
+                _blame(error, effects, messages)
             raise
 
-    def _locks(self, decisions: Decisions, *, recheck: bool) -> list[Request]:
+    def _locks(self, effects: Effects, *, recheck: bool) -> list[Request]:
         """Return what takes the locks that are needed before the first statement that writes.
 
         Messages for one category are written by statements that take its lock themselves.
         """
         name = self._context.component.name
-        kept = [category for once in decisions.checks for category in once.categories(name)]
-        categories = [*decisions.categories, *kept]
-        alone = recheck or decisions.further or kept
+        kept = [category for once in effects.checks for category in once.categories(name)]
+        categories = [*effects.categories, *kept]
+        alone = recheck or effects.further or kept
         if not categories or (len(categories) == 1 and not alone):
             return []
         lock = lock_categories(categories)
         return [Request(lock.query, lock.parameters, failed=translation)]
 
-    def _with_writes(self, decisions: Decisions, requests: list[Request]) -> list[Request]:
+    def _with_writes(self, effects: Effects, requests: list[Request]) -> list[Request]:
         """Add what writes messages, of which all but the last portion is sent already."""
-        if decisions.further:
-            ids = UuidArray([row.id for row in decisions.further])
-            names = TextArray([row.stream_name for row in decisions.further])
-            failed = partial(_not_written, decisions.further, ())
+        if effects.further:
+            ids = UuidArray([row.id for row in effects.further])
+            names = TextArray([row.stream_name for row in effects.further])
+            failed = partial(_not_written, effects.further, ())
             requests = [
                 *requests,
                 Request(_QUERIES["check_unwritten"], [ids, names], failed=failed),
             ]
-        for n, rows in enumerate(portions(decisions.writes)):
+        for n, rows in enumerate(portions(effects.writes)):
             if n:
                 exchange(self._context.connection, requests)
                 requests = []
             writing = WriteBatch.encoded(rows).statement_or_fail()
             failed = partial(_not_written, rows, writing.expects)
             requests = [*requests, Request(writing.query, writing.parameters, failed=failed)]
-        if decisions.scheduled:
-            scheduling = schedule_rows(decisions.scheduled)
+        if effects.scheduled:
+            scheduling = schedule_rows(effects.scheduled)
             requests = [
                 *requests,
                 Request(
@@ -121,24 +121,24 @@ class BatchEffects:
             ]
         return requests
 
-    def _records(self, decisions: Decisions) -> list[Request]:
+    def _records(self, effects: Effects) -> list[Request]:
         """Return what stores what strategies, snapshots and subscriptions need."""
         context = self._context
-        requests = [one for check in decisions.checks.values() for one in check.record()]
+        requests = [one for check in effects.checks.values() for one in check.record()]
         if self._snapshots is not None:
-            writing, refused = self._snapshots.writing(decisions.entities)
+            writing, refused = self._snapshots.writing(effects.entities)
             requests += writing
             for stream_name in refused:
                 context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
-        if decisions.passes:
+        if effects.passes:
             name, category = context.component.name, context.category
-            requests.append(record_passes(name, category, decisions.passes))
+            requests.append(record_passes(name, category, effects.passes))
         return requests
 
 
 def _blame(
     error: ExpectedVersionError | MessageIdConflictError,
-    decisions: Decisions,
+    effects: Effects,
     messages: Sequence[StoredMessage],
 ) -> None:
     """Raise an error that another attempt cannot avoid as a fault of the messages.
@@ -149,7 +149,7 @@ def _blame(
     of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
     if isinstance(error, MessageIdConflictError):
         raise MessageError(f"Cannot write the effects of {of}: {error}") from error
-    if decisions.conditional:
+    if effects.conditional:
         raise HandlerError(
             f"The handler of {of} wrote with an expected version that is not met: {error}"
         ) from error

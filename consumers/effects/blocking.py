@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from consumers.decisions.decisions import Decisions
+from consumers.effects.effects import Effects
 from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.failures.retries import Retries
 from reservation.errors import MessageError
@@ -61,11 +61,11 @@ class Blocking:
             the store, each with the global position of that message. Later ones are parked.
     """
 
-    def __init__(self, policy: FailurePolicy, decisions: Decisions, retries: Retries) -> None:
+    def __init__(self, policy: FailurePolicy, effects: Effects, retries: Retries) -> None:
         self.policy = policy
         self.heads: dict[str, int] = {}
         self._retries = retries
-        self._decisions = decisions
+        self._effects = effects
 
     @property
     def anything_blocked(self) -> bool:
@@ -75,7 +75,7 @@ class Blocking:
     @property
     def letters(self) -> Sequence[Unhandled]:
         """What was set aside so far."""
-        return self._decisions.letters
+        return self._effects.letters
 
     def takes(self, message: StoredMessage, entity: str | None) -> bool:
         """Set a message aside that is not to be tried; return whether it is not."""
@@ -117,26 +117,24 @@ class Blocking:
         All messages are decoded before one is handled.
         """
         self.heads.update(heads or {})
-        letters = self._decisions.letters
+        letters = self._effects.letters
         for n, letter in enumerate(letters):
             head = None if letter.entity is None else self.heads.get(letter.entity)
             if head is None or letter.message.global_position <= head or letter.state == "parked":
                 continue
             letters[n] = Unhandled(letter.message, letter.entity, _PARKED)
-            self._decisions.counts[letter.state] -= not letter.runs
-            self._decisions.counts["parked"] += 1
+            self._effects.counts[letter.state] -= not letter.runs
+            self._effects.counts["parked"] += 1
 
     def leave_out(self, first: int) -> set[int]:
         """Take back which messages were set aside from a global position on.
 
         Returns their global positions.
         """
-        decisions = self._decisions
-        out = [one for one in decisions.letters if one.message.global_position >= first]
-        decisions.letters = [
-            one for one in decisions.letters if one.message.global_position < first
-        ]
-        decisions.counts.subtract(one.state for one in out if not one.runs)
+        effects = self._effects
+        out = [one for one in effects.letters if one.message.global_position >= first]
+        effects.letters = [one for one in effects.letters if one.message.global_position < first]
+        effects.counts.subtract(one.state for one in out if not one.runs)
         return {one.message.global_position for one in out}
 
     def _set_aside(self, message: StoredMessage, entity: str | None, failure: Failure) -> None:
@@ -146,8 +144,8 @@ class Blocking:
             self.heads[entity] = min(at, self.heads.get(entity, at))
 
     def _add(self, letter: Unhandled) -> None:
-        self._decisions.letters.append(letter)
-        self._decisions.counts[letter.state] += not letter.runs
+        self._effects.letters.append(letter)
+        self._effects.counts[letter.state] += not letter.runs
 
 
 def blocking(entity_stream: str) -> str:

@@ -18,7 +18,7 @@ from reservation.store.writing.write import Row
 
 
 @dataclass(slots=True)
-class Decisions:
+class Effects:
     """What is to be written for a batch, and the outcomes of its messages.
 
     Attributes:
@@ -84,7 +84,7 @@ class Decisions:
         self.writes.append(row)
         self.written += len(row.data)
 
-    def add_effects(self, effects: "Decisions") -> None:
+    def add_effects(self, effects: "Effects") -> None:
         """Add what one message brings about."""
         self.writes += effects.writes
         self.further += effects.further
