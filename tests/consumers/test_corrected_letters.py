@@ -734,7 +734,7 @@ def test_the_command_refuses(connection):
         (["4", "--data", "-"], "Give --reason"),
         (["4", "5", "--data", "-", "--reason", "r"], "--data needs exactly one global position"),
         (["--all", "--data", "-", "--reason", "r"], "--data needs exactly one global position"),
-        (["4", "--dry-run", "--data", "-", "--reason", "r"], "without --dry-run"),
+        (["4", "--dry-run", "--data", "-", "--reason", "r"], "cannot be given with --dry-run"),
     ]:
         assert problem in dead_letters(connection, "retry", *arguments, data="?", status=2)
 
