@@ -11,7 +11,7 @@ from cli.common.errors import CommandGroup, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from reservation.maintenance import finding_decisions
-from reservation.maintenance.finding_decisions import Decision
+from reservation.maintenance.finding_decisions import FindingDecision
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
@@ -107,14 +107,14 @@ def list_command(every: bool, database_url: str, as_json: bool) -> None:
         console().print(_table(decisions))
 
 
-def _print_decided(what: str, decisions: Sequence[Decision], as_json: bool) -> None:
+def _print_decided(what: str, decisions: Sequence[FindingDecision], as_json: bool) -> None:
     if as_json:
         click.echo(_as_json(decisions))
     else:
         click.echo(f"{what}: {', '.join(decision.finding for decision in decisions)}.")
 
 
-def _as_json(decisions: Sequence[Decision]) -> str:
+def _as_json(decisions: Sequence[FindingDecision]) -> str:
     return json.dumps(
         {
             "decisions": [
@@ -132,7 +132,7 @@ def _as_json(decisions: Sequence[Decision]) -> str:
     )
 
 
-def _table(decisions: Sequence[Decision]) -> Table:
+def _table(decisions: Sequence[FindingDecision]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("finding", "decision", "by", "at", "reason"):
         table.add_column(title, overflow="fold", no_wrap=title == "finding")
@@ -148,6 +148,6 @@ def _table(decisions: Sequence[Decision]) -> Table:
     return table
 
 
-def _by(decision: Decision) -> str:
+def _by(decision: FindingDecision) -> str:
     asked = decision.on_behalf_of
     return decision.decided_by if asked is None else f"{asked} (as {decision.decided_by})"

@@ -108,10 +108,10 @@ class BatchHandler:
         requests = [] if commands is not None else [reading.request]
         if recheck:
             requests.insert(0, lock_categories(handling.categories).request)
-        if handling.shares_lines:
+        if handling.checks_open_letters:
             requests.append(self._letters.has_open)
         with handling.attempt(), self._transaction(requests) as answers:
-            if handling.shares_lines:
+            if handling.checks_open_letters:
                 ((has_open,),) = answers.pop().rows
                 policy = replace(policy, blocked=set(), looks=has_open)
             found = reading.read(answers[-1].rows) if commands is None else (commands, {})

@@ -193,7 +193,7 @@ def _check_retry(letter: Letter) -> None:
 
 
 def check_not_parked(letter: Letter, action: str) -> None:
-    """Make sure that a letter is open, and the first of its line."""
+    """Make sure that a letter is open, and the first of its queue."""
     if letter.state == "parked" and letter.behind == letter.global_position:
         raise LetterError(
             f"{letter} is no longer behind another message, so it is handled without a {action}"

@@ -21,7 +21,7 @@ _QUERIES = load_queries("consumers.dead_letters", "history.sql")
 # How many decisions about one letter are shown; it takes a person a while to make more.
 _SHOWN = 100
 
-Decision = Literal["retry", "discard"]
+LetterAction = Literal["retry", "discard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LetterResult:
 def record(
     connection: Connection[Any],
     letters: Sequence[Letter],
-    decision: Decision,
+    decision: LetterAction,
     request: LetterRequest,
 ) -> None:
     """Keep what is decided about letters, in the transaction that changes their states."""

@@ -40,7 +40,7 @@ class Letter:
         changed_at: when its state changed last.
         corrected: whether it was given other data for its message to be handled with.
         next_attempt_at: of one that is waiting, when it is tried again.
-        behind: of one that is parked, the global position of the first of its line.
+        behind: of one that is parked, the global position of the first of its queue.
     """
 
     consumer: str

@@ -137,7 +137,7 @@ def consumers(connection: Connection[Any]) -> list[tuple[str, str]]:
         return connection.execute(_QUERIES["consumers"]).fetchall()
 
 
-def line_of(letter: Letter) -> Filter:
+def queue_of(letter: Letter) -> Filter:
     """Return what picks out the open letters of a letter's entity; of none, the letter itself."""
     if letter.entity is None:
         return Filter(letter.consumer, letter.category, message_id=UUID(letter.message_id))

@@ -16,7 +16,7 @@ failed, and is due once the call has ended, or once another process holds its pa
 
 A message that cannot get better (it cannot be decoded, its type is unknown, its key is unusable or
 in conflict) is dead at once. Waiting, parked and dead messages are open: later messages of their
-entity are parked. The open messages of an entity form a line in the order of the log. Its first one
-is due if it is parked, or if it waits and its time has come; that is read from the table whenever
-it is asked, and never stored.
+entity are parked. The open messages of an entity form a queue in the order of the log. Its first
+one is due if it is parked, or if it waits and its time has come; each query computes that, and it
+is never stored.
 """

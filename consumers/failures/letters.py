@@ -38,7 +38,7 @@ class DueLetter:
     Attributes:
         message: the message, as it was sent.
         is_missing: whether that is no longer in the store, so that only its place is known.
-        entity: whose line it is in; None if nothing waits behind it.
+        entity: whose queue it is in; None if nothing waits behind it.
         attempts: how often it was tried before.
         partition: that of the message.
         correction: identifies the data that it was given; None if it was given none.
@@ -108,7 +108,7 @@ class DeadLetters:
         parked: bool = True,
         running: Collection[int] = (),
     ) -> Due:
-        """Look for letters that are due: the heads of lines, with what is parked behind each.
+        """Look for letters that are due: the heads of queues, with what is parked behind each.
 
         Those are left out whose calls go on in this process. To find heads that are parked takes
         long where very many entities have parked letters.

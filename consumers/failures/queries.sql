@@ -43,7 +43,7 @@ SELECT reservation.has_open_letter(%(consumer)s, %(category)s)
 -- name: heads
 -- Of each of some entities the place of its first open letter, in whichever partition that is. An entity is
 -- found by a range, and the letters are ordered by it too, so that only the index of the open letters by entity
--- gives that order: by the primary key, a line of many letters would be read for an entity that has none.
+-- gives that order: by the primary key, a queue of many letters would be read for an entity that has none.
 SELECT head.entity, head.global_position
 FROM unnest(%(entities)s::text[]) AS e (entity)
 CROSS JOIN LATERAL (
@@ -90,10 +90,10 @@ WITH heads AS (
   SELECT global_position, entity
   FROM reservation.parked_heads(%(consumer)s, %(category)s, %(partitions)s, %(size)s, %(parked)s)
   WHERE global_position <> ALL (%(running)s::bigint[])
-), lines AS (
+), queued AS (
   SELECT h.global_position FROM heads h WHERE h.entity IS NULL
   UNION ALL
-  SELECT line.global_position
+  SELECT queue.global_position
   FROM heads h
   CROSS JOIN LATERAL (
     SELECT first.global_position, bool_or(first.global_position > h.global_position AND (
@@ -108,15 +108,15 @@ WITH heads AS (
       ORDER BY d.entity, d.global_position
       LIMIT %(limit)s
     ) AS first
-  ) AS line
-  WHERE NOT line.is_behind
+  ) AS queue
+  WHERE NOT queue.is_behind
 ), due AS (
   SELECT d.*, m.id AS found, m.position, m.data AS message_data, m.metadata, m.time,
-         count(*) OVER () AS lined_up,
+         count(*) OVER () AS queue_length,
          sum(coalesce(pg_column_size(d.data), 0) + coalesce(pg_column_size(m.data), 0)
              + coalesce(pg_column_size(m.metadata), 0))
            OVER (ORDER BY d.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-  FROM (SELECT global_position FROM lines ORDER BY global_position LIMIT %(limit)s) AS l
+  FROM (SELECT global_position FROM queued ORDER BY global_position LIMIT %(limit)s) AS l
   CROSS JOIN LATERAL (
     SELECT * FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s
@@ -129,7 +129,7 @@ WITH heads AS (
     LIMIT 1
   ) AS m ON true
 )
-SELECT next.seconds, due.lined_up, due.entity, due.attempts,
+SELECT next.seconds, due.queue_length, due.entity, due.attempts,
        reservation.partition_of(due.stream_name, %(size)s), due.found IS NULL, due.correction,
        due.data::varchar, due.message_id::varchar, due.stream_name::varchar,
        reservation.readable_type(due.type), coalesce(due.position, 0), due.global_position,

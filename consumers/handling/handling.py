@@ -60,10 +60,10 @@ class Handling:
     Attributes:
         uncommitted: the messages that were decided on last, until they are committed; a
             crash names them.
-        shares_lines: whether letters in partitions of others may hold up messages.
+        checks_open_letters: whether letters in partitions of others may hold up messages.
     """
 
-    shares_lines = False
+    checks_open_letters = False
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class Handling:
             else None
         )
         self._last_categories: list[str] = []
-        self._lines = DeadLetters(component.name, context.category)
+        self._dead_letters = DeadLetters(component.name, context.category)
         self._retries = Retries(component, context.category, context.detail)
         # A category that has only reservations is led by the ids of entities, if it has partitions.
-        self._may_mislead = (
+        self._entities_span_partitions = (
             context.category == declared.command_category or context.category in declared.others
         )
         self._batch_decoding = BatchDecoding(context, self._decoding, corrections)
@@ -106,7 +106,9 @@ class Handling:
         self.uncommitted = ()
         self._decoding.order(positions.unordered_until, letters)
         self._are_letters = letters is not None
-        self.shares_lines = letters is None and self._may_mislead and positions.are_shared
+        self.checks_open_letters = (
+            letters is None and self._entities_span_partitions and positions.are_shared
+        )
 
     def committed(self) -> None:
         """Note that what was decided on is committed."""
@@ -312,7 +314,7 @@ class Handling:
         whose = [self._decoding.whose(item.message, item) for item in decoded]
         letters = (letter.entity for letter in blocking.letters)
         entities = {entity for entity in (*whose, *letters) if entity is not None}
-        blocking.settle(self._lines.heads(self._context.connection, entities))
+        blocking.settle(self._dead_letters.heads(self._context.connection, entities))
         return [
             item
             for item, entity in zip(decoded, whose, strict=True)

@@ -15,7 +15,7 @@ from consumers.handling.decoding import Decoded
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.declaration.table import declarations
-from reservation.effects.deciding import Decided, decide_with_state, state_of
+from reservation.effects.deciding import EncodedEffects, decide_with_state, state_of
 from reservation.errors import MessageError
 from reservation.idempotence.passes import Pass
 from reservation.idempotence.state_based.check import StateCheck
@@ -131,7 +131,7 @@ class StateHandling:
         return True
 
     def _difference(
-        self, decided: Decided, first: FirstHandling, message: StoredMessage
+        self, decided: EncodedEffects, first: FirstHandling, message: StoredMessage
     ) -> str | None:
         """Return in what outputs differ from those of the first handling; None if in nothing."""
         rows = [*decided.events, *decided.further]

@@ -39,7 +39,7 @@ class AsyncCall:
         stream_name: the stream of its message.
         entity: behind which later messages of its entity are parked.
         seen: what the handler saw; if that has changed, its outcome is of no use.
-        lines: what its message shares with others that must be handled after it.
+        ordering_keys: what its message shares with others that must be handled after it.
         context: the handler's context.
         task: what gives its outcome.
         is_letter: whether a commit has passed its message.
@@ -51,7 +51,7 @@ class AsyncCall:
     stream_name: str
     entity: str | None
     seen: object
-    lines: frozenset[Hashable]
+    ordering_keys: frozenset[Hashable]
     context: Any
     task: "asyncio.Task[CallResult | None]"
     is_letter: bool = False
@@ -122,14 +122,16 @@ class RunningCalls:
         call = self._calls.get(position)
         return None if call is None or call.goes_on() else call
 
-    def in_line(self, lines: Collection[Hashable], handled: Collection[int]) -> AsyncCall | None:
-        """Return the call for a passed message that others of a line wait for.
+    def blocking_call(
+        self, ordering_keys: Collection[Hashable], handled: Collection[int]
+    ) -> AsyncCall | None:
+        """Return the call for a passed message that others with an ordering key wait for.
 
         It may have ended, unless its message is among those that are handled at the moment.
         """
-        for at, call in self._calls.items() if lines else ():
+        for at, call in self._calls.items() if ordering_keys else ():
             waits = call.goes_on() or at not in handled
-            if call.is_letter and waits and not call.lines.isdisjoint(lines):
+            if call.is_letter and waits and not call.ordering_keys.isdisjoint(ordering_keys):
                 return call
         return None
 

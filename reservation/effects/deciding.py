@@ -35,7 +35,7 @@ from reservation.store.writing.write import Row
 E = TypeVar("E")
 
 
-class Decided(NamedTuple):
+class EncodedEffects(NamedTuple):
     """What a handler brings about, encoded.
 
     Attributes:
@@ -131,7 +131,7 @@ def decide(
     *,
     metadata: Metadata | None,
     version: int | None,
-) -> Decided:
+) -> EncodedEffects:
     """Return what a handler brings about, encoded and checked."""
     declared = declarations(component)
     written = declared.types.written
@@ -146,7 +146,7 @@ def decide(
     if context.scheduled:
         scheduled = encode_scheduled(context.scheduled, message, written)
         declared.check_written(scheduled, message)
-    return Decided(rows, further, scheduled)
+    return EncodedEffects(rows, further, scheduled)
 
 
 def state_of(component: Component[Any], text: str | None, message: StoredMessage) -> Any:
@@ -169,7 +169,7 @@ def decide_with_state(
     events: Sequence[object],
     context: Context,
     state: object,
-) -> tuple[Decided, str]:
+) -> tuple[EncodedEffects, str]:
     """Return what a handler with a state brings about, and the state as JSON text."""
     declared = declarations(component)
     written = declared.types.written
@@ -178,7 +178,7 @@ def decide_with_state(
     scheduled = encode_scheduled(context.scheduled, message, written)
     check_outputs(message, [*rows, *further], scheduled)
     declared.check_written([*rows, *further, *scheduled], message)
-    return Decided(rows, further, scheduled), encode_state(state, message)
+    return EncodedEffects(rows, further, scheduled), encode_state(state, message)
 
 
 def apply(component: Component[Any], row: Row, loaded: Loaded, message: StoredMessage) -> None:

@@ -232,7 +232,7 @@ class ProcessedCheck(Check):
         self._new.add(incoming, key)
         return False
 
-    def line(self, incoming: Incoming) -> Hashable | None:
+    def ordering_key(self, incoming: Incoming) -> Hashable | None:
         """Return the key of a message, if it has another than its id."""
         if self._strategy.key is None:
             return None

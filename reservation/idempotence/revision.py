@@ -82,14 +82,14 @@ class Revisions(Strategy):
         """
         for incoming in batch:
             self.revision_of(incoming)
-        lines = dict.fromkeys(self.line_of(incoming) for incoming in batch)
+        series = dict.fromkeys(self.series_of(incoming) for incoming in batch)
         return Statement(
             _QUERIES["read"],
-            [consumer, category, *_columns(lines)],
+            [consumer, category, *_columns(series)],
             partial(RevisionCheck, consumer, category, self),
         )
 
-    def line_of(self, incoming: Incoming) -> tuple[str, str]:
+    def series_of(self, incoming: Incoming) -> tuple[str, str]:
         """Return what a message's revision is compared within: its entity's stream and its source.
 
         Raises:
@@ -136,37 +136,37 @@ class RevisionCheck(Check):
 
     def is_duplicate(self, incoming: Incoming) -> bool:
         """Return whether a message's revision is not greater than the last; else note it."""
-        line, revision = self._strategy.line_of(incoming), self._strategy.revision_of(incoming)
-        last = self._last.get(line)
+        one, revision = self._strategy.series_of(incoming), self._strategy.revision_of(incoming)
+        last = self._last.get(one)
         if last is not None and revision <= last:
             return True
-        self._last[line], self._former[line] = revision, last
+        self._last[one], self._former[one] = revision, last
         return False
 
     def take_back(self, incoming: Incoming) -> None:
         """Forget the revision of a message whose handler failed."""
-        line = self._strategy.line_of(incoming)
-        former = self._former[line]
+        one = self._strategy.series_of(incoming)
+        former = self._former[one]
         if former is None:
-            del self._last[line]
+            del self._last[one]
         else:
-            self._last[line] = former
+            self._last[one] = former
 
     def record(self) -> Sequence[Request]:
         """Return what raises the last revisions to what was handled."""
         raised = {
-            line: revision
-            for line, revision in self._last.items()
-            if revision != self._before.get(line)
+            one: revision
+            for one, revision in self._last.items()
+            if revision != self._before.get(one)
         }
         if not raised:
             return ()
-        before = IntArray([self._before.get(line) for line in raised])
+        before = IntArray([self._before.get(one) for one in raised])
         after = IntArray(list(raised.values()))
         parameters = [*self._of, *_columns(raised), before, after, len(raised)]
         failed = partial(record_failed, self._of[0])
         return [Request(_QUERIES["write"], parameters, failed=failed)]
 
 
-def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:
-    return TextArray([stream for stream, _ in lines]), TextArray([source for _, source in lines])
+def _columns(series: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:
+    return TextArray([stream for stream, _ in series]), TextArray([source for _, source in series])

@@ -66,7 +66,7 @@ class Check(Protocol):
     def is_duplicate(self, incoming: Incoming) -> bool:
         """Return whether a message has been handled, so that it must not take effect again."""
 
-    def line(self, incoming: Incoming) -> Hashable | None:
+    def ordering_key(self, incoming: Incoming) -> Hashable | None:
         """Return what a message is recognized by that messages of other entities may have too.
 
         Such messages are handled one after the other; None if there are none.

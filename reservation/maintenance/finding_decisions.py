@@ -29,7 +29,7 @@ class FindingError(ReservationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FindingDecision:
     """What somebody decided about a finding.
 
     Attributes:
@@ -57,7 +57,7 @@ def accept(
     kinds: Collection[str],
     *,
     on_behalf_of: str | None = None,
-) -> list[Decision]:
+) -> list[FindingDecision]:
     """Accept findings: all of them, or none."""
     if not reason.strip():
         raise FindingError("To accept a finding needs a reason, and the one given is empty")
@@ -83,18 +83,18 @@ def reopen(
     reason: str | None = None,
     *,
     on_behalf_of: str | None = None,
-) -> list[Decision]:
+) -> list[FindingDecision]:
     """Take back that findings were accepted: all of them, or none."""
     given = (reason or "").strip() or None
     return _decide(connection, findings, is_accepted=False, reason=given, on_behalf_of=on_behalf_of)
 
 
-def accepted(connection: Connection[Any]) -> list[Decision]:
+def accepted(connection: Connection[Any]) -> list[FindingDecision]:
     """Return the last decision about each finding that is accepted, the first one first."""
     return _fetch(connection, "accepted", {})
 
 
-def history(connection: Connection[Any]) -> list[Decision]:
+def history(connection: Connection[Any]) -> list[FindingDecision]:
     """Return every decision, the first one first."""
     return _fetch(connection, "history", {})
 
@@ -106,7 +106,7 @@ def _decide(
     is_accepted: bool,
     reason: str | None,
     on_behalf_of: str | None,
-) -> list[Decision]:
+) -> list[FindingDecision]:
     wanted = list(dict.fromkeys(findings))
     with translated():
         ((role, may),) = connection.execute(_QUERIES["may_decide"]).fetchall()
@@ -136,7 +136,9 @@ def _decide(
         return _fetch(connection, "decide", values)
 
 
-def _fetch(connection: Connection[Any], query: str, values: dict[str, Any]) -> list[Decision]:
+def _fetch(
+    connection: Connection[Any], query: str, values: dict[str, Any]
+) -> list[FindingDecision]:
     with translated():
         rows = connection.execute(_QUERIES[query], values).fetchall()
-    return [Decision(*row) for row in rows]
+    return [FindingDecision(*row) for row in rows]

@@ -15,7 +15,7 @@ from reservation.declaration.category import CategoryDeclarations
 from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
 from reservation.effects.deciding import (
-    Decided,
+    EncodedEffects,
     apply,
     copy_for,
     decide,
@@ -55,7 +55,7 @@ class Call:
     context: Context
     entity: Any
     left: Any
-    decided: Decided
+    decided: EncodedEffects
     state: str | None = None
     rejection: str | None = None
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from reservation.maintenance.finding_decisions import Decision
+from reservation.maintenance.finding_decisions import FindingDecision
 from spark_jobs.common.result import AcceptedFinding, Difference, Finding
 from spark_jobs.common.timestamps import from_micros
 from spark_jobs.findings.described import FINDING
@@ -69,14 +69,14 @@ def identified(findings: DataFrame, component: str) -> DataFrame:
     return findings.withColumn("id", id_)
 
 
-def without(findings: DataFrame, decisions: Mapping[str, Decision]) -> DataFrame:
+def without(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> DataFrame:
     """Return the findings that were not accepted."""
     if not decisions:
         return findings
     return findings.join(_ids(findings, decisions), "id", "left_anti")
 
 
-def divided(findings: DataFrame, decisions: Mapping[str, Decision]) -> Sorted:
+def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> Sorted:
     """Divide findings into those that were accepted and the others."""
     if not decisions:
         return Sorted(findings.withColumn("is_accepted", F.lit(False)), findings)
@@ -99,12 +99,12 @@ def finding_of(values: Mapping[str, Any]) -> Finding:  # Any: what the columns h
     return Finding(**{**wanted, "time": time, "differences": differences})
 
 
-def _accepted(finding: Finding, decisions: Mapping[str, Decision]) -> AcceptedFinding:
+def _accepted(finding: Finding, decisions: Mapping[str, FindingDecision]) -> AcceptedFinding:
     by = decisions[finding.id]
     return AcceptedFinding(finding, by.reason or "", by.decided_by, by.decided_at.astimezone(UTC))
 
 
-def _ids(findings: DataFrame, decisions: Mapping[str, Decision]) -> DataFrame:
+def _ids(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> DataFrame:
     table = pa.table({"id": sorted(decisions)})
     return F.broadcast(findings.sparkSession.createDataFrame(table))
 

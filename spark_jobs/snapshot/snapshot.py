@@ -21,7 +21,7 @@ from reservation.declaration.table import declarations
 from reservation.errors import ForeignPositionError
 from reservation.maintenance import finding_decisions
 from reservation.maintenance.eventide_positions import position_stream
-from reservation.maintenance.finding_decisions import Decision
+from reservation.maintenance.finding_decisions import FindingDecision
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -182,7 +182,7 @@ class Snapshot:
             rows = self._connection.execute(_QUERIES["passes"], [consumer]).fetchall()
         return tuple(map(int, rows[0]))
 
-    def accepted(self) -> dict[str, Decision]:
+    def accepted(self) -> dict[str, FindingDecision]:
         """Return the decisions by which findings were accepted, by the findings' ids."""
         if not self.has_positions:
             return {}

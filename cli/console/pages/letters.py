@@ -27,8 +27,8 @@ LETTER = f"{PATH}/letter"
 
 SIZE = 50
 
-# How many of a line are shown on the page of one of its letters.
-_OF_LINE = 10
+# How many of a queue are shown on the page of one of its letters.
+_OF_QUEUE = 10
 
 # Before every letter: global positions start at 1.
 _BEFORE_ALL = LetterKey(0, "", "")
@@ -100,7 +100,7 @@ def show_letter(request: Request) -> Response:
             )
         content = administration.content(connection, letter)
         correction = administration.correction(connection, letter)
-        line = search.line_of(letter)
+        queue = search.queue_of(letter)
         values: dict[str, Any] = {
             "content": content,
             "metadata": formatted(content.metadata) if content and content.metadata else None,
@@ -109,8 +109,8 @@ def show_letter(request: Request) -> Response:
             "raised": administration.raised(connection, letter) if with_data else Raised(),
             "done": _done(connection, request),
             "decisions": history.of_letter(connection, letter),
-            "of_line": search.page(connection, line, _OF_LINE, key=_BEFORE_ALL, backward=True),
-            "in_line": search.extent(connection, line).count,
+            "of_queue": search.page(connection, queue, _OF_QUEUE, key=_BEFORE_ALL, backward=True),
+            "in_queue": search.extent(connection, queue).count,
         }
     return console.page(
         request,
@@ -119,7 +119,7 @@ def show_letter(request: Request) -> Response:
         with_data=with_data,
         address=address_of(letter),
         address_of=address_of,
-        line_given=_line_given(letter),
+        queue_given=_queue_given(letter),
         **values,
     )
 
@@ -138,8 +138,8 @@ def _done(connection: Connection[Any], request: Request) -> str | None:
     return f"{letters} will be retried. {_WHEN_RETRIED}"
 
 
-def _line_given(letter: Letter) -> dict[str, str]:
-    """Return the parameters that search for the line of a letter's entity."""
+def _queue_given(letter: Letter) -> dict[str, str]:
+    """Return the parameters that search for the queue of a letter's entity."""
     return {
         "consumer": letter.consumer,
         "category": letter.category,

@@ -67,7 +67,9 @@ class ConcurrentHandling:
         handled = [slot for slot in slots if slot.item.entity_stream is not None]
         in_order = any(slot.item.message.type in self._crossing for slot in handled)
         divided = (
-            [Lane(handled)] if in_order else lanes(handled, partial(self._lines, batch_effects))
+            [Lane(handled)]
+            if in_order
+            else lanes(handled, partial(self._ordering_keys, batch_effects))
         )
         run = LaneRun(self._context, self._messages, batch_effects, self._whose, in_order=in_order)
         run.of(divided, handled)
@@ -102,13 +104,17 @@ class ConcurrentHandling:
         """Forget the calls that saw what was not committed."""
         self._running.roll_back()
 
-    def _lines(self, batch_effects: Effects, slot: Slot) -> Collection[Hashable]:
+    def _ordering_keys(self, batch_effects: Effects, slot: Slot) -> Collection[Hashable]:
         """Return what a message's strategy recognizes it by, whichever its entity is."""
         strategy = self._declared[slot.item.message.type].once
-        line = None if strategy is None else batch_effects.checks[strategy].line(slot.item.incoming)
-        if line is not None:
-            slot.lines = frozenset([(strategy, line)])
-        return slot.lines
+        ordering_key = (
+            None
+            if strategy is None
+            else batch_effects.checks[strategy].ordering_key(slot.item.incoming)
+        )
+        if ordering_key is not None:
+            slot.ordering_keys = frozenset([(strategy, ordering_key)])
+        return slot.ordering_keys
 
     def _refuse_crossing(self, slots: Sequence[Slot], batch_effects: Effects) -> None:
         """Make sure that nothing was written to the stream of another entity of the batch."""

@@ -104,7 +104,7 @@ class LaneRun:
         seen = messages.seen(item, str(item.entity_stream), self._batch_effects, context)
         entity = self._whose(message, item)
         slot.call = lane.call = AsyncCall(
-            message.stream_name, entity, seen, slot.lines, context, task
+            message.stream_name, entity, seen, slot.ordering_keys, context, task
         )
         self._running.add(message.global_position, slot.call)
         messages.take_back(item, self._batch_effects)
@@ -166,7 +166,7 @@ class LaneRun:
         """Call a handler that is not async, after all such handlers before it."""
         if slot.ordinal in self._previous:
             await self._previous[slot.ordinal].wait()
-        if self._waits_in_line(slot):
+        if self._waits_for_call(slot):
             return False
         if not await self._admission.enter(slot.ordinal, None):
             slot.is_held, slot.is_refused = _never, True
@@ -193,7 +193,7 @@ class LaneRun:
                 return self._use(slot, stream_name, effects, former.context, former.task.result())
             messages.take_back(item, effects)
             running.drop([item.message.global_position])
-        if self._waits_in_line(slot):
+        if self._waits_for_call(slot):
             return False
         if not await self._admission.enter(slot.ordinal, kind):
             slot.is_held = lambda: running.closed or not running.has_place(kind)
@@ -213,9 +213,9 @@ class LaneRun:
             return False
         return self._use(slot, stream_name, effects, context, outcome)
 
-    def _waits_in_line(self, slot: Slot) -> bool:
+    def _waits_for_call(self, slot: Slot) -> bool:
         """Return whether a message waits for a call of a passed one that it may repeat."""
-        call = self._running.in_line(slot.lines, self._handled)
+        call = self._running.blocking_call(slot.ordering_keys, self._handled)
         if call is not None:
             slot.is_held = call.holds
         return call is not None

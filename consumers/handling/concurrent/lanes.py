@@ -21,7 +21,7 @@ class Slot:
         effects: what it brings about; None while that is not known.
         error: what it failed with, if it is set aside.
         called: of one whose handler is not async, set once it will not be called any more.
-        lines: what it shares with messages that must be handled one after the other.
+        ordering_keys: what it shares with messages that must be handled one after the other.
         call: its async call, if that goes on.
         is_held: whether it still waits for what it was not called for; None if it was, or if it is
             parked.
@@ -34,7 +34,7 @@ class Slot:
     effects: Effects | None = None
     error: MessageError | None = None
     called: asyncio.Event | None = None
-    lines: frozenset[Hashable] = frozenset()
+    ordering_keys: frozenset[Hashable] = frozenset()
     call: AsyncCall | None = None
     is_held: Callable[[], bool] | None = None
     is_refused: bool = False
@@ -58,7 +58,7 @@ class Lane:
 
     Attributes:
         slots: the messages.
-        keys: what they share: their entities, and their lines.
+        keys: what they share: their entities, and their ordering keys.
         rest: those that are still to come.
         ended: the entities of which a message failed or waits, so that the later ones are parked.
         before: the last message that waits.
@@ -97,14 +97,16 @@ def first_left_out(slots: Sequence[Slot]) -> Slot | None:
     return left_out
 
 
-def lanes(slots: Sequence[Slot], lines: Callable[[Slot], Collection[Hashable]]) -> list[Lane]:
+def lanes(
+    slots: Sequence[Slot], ordering_keys: Callable[[Slot], Collection[Hashable]]
+) -> list[Lane]:
     """Divide messages into lanes, each in the order of the batch, as are the lanes.
 
-    Messages of one entity are in one lane, and so are those of one line.
+    Messages of one entity are in one lane, and so are those of one ordering key.
     """
     found: dict[Hashable, Lane] = {}
     for slot in slots:
-        keys: list[Hashable] = [slot.item.entity_stream, *lines(slot)]
+        keys: list[Hashable] = [slot.item.entity_stream, *ordering_keys(slot)]
         lane = found.get(keys[0]) or Lane()
         for key in keys:
             other = found.get(key, lane)

@@ -35,11 +35,11 @@ class DueLetters:
         return max(self._at - time.monotonic(), 0.0)
 
     def soon(self) -> None:
-        """Look as soon as possible, also for lines whose first letter is parked."""
+        """Look as soon as possible, also for queues whose first letter is parked."""
         self._at, self._parked = 0.0, True
 
     def also_parked(self) -> None:
-        """Look for lines whose first letter is parked at the next look."""
+        """Look for queues whose first letter is parked at the next look."""
         self._parked = True
 
     def takes_parked(self) -> bool:

@@ -149,7 +149,7 @@ class Retrying:
             self._due.takes_parked()
         aside = {one.message.global_position for one in result.letters}
         handled = {one.entity for one in letters if one.global_position not in aside}
-        if handled - result.freed - {None}:  # whose lines go on
+        if handled - result.freed - {None}:  # whose queues go on
             self._due.also_parked()
         of_calls = len((ended & set(result.positions)) - aside)
         return Retried(result, more or result.handled > 0, of_calls)

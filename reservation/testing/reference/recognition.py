@@ -29,7 +29,7 @@ def known_by(once: Any, category: str, incoming: Incoming) -> tuple[Any, int]:
         name = incoming.names[0] if incoming.names else message.type
         return ("processed", name, once.key_of(incoming)), 0
     if isinstance(once, Revisions):
-        return ("revision", category, once.line_of(incoming)), once.revision_of(incoming)
+        return ("revision", category, once.series_of(incoming)), once.revision_of(incoming)
     if isinstance(once, PositionInEvents):
         return ("sequence", category, stream), message.global_position
     if isinstance(once, Followed):

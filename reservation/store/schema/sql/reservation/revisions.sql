@@ -82,25 +82,25 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-  line record;
+  one record;
   written bigint := 0;
 BEGIN
-  FOR line IN
+  FOR one IN
     SELECT i.entity_stream, i.source, i.before, i.revision
     FROM unnest(entity_streams, sources, before, revisions)
       AS i(entity_stream, source, before, revision)
     ORDER BY i.entity_stream COLLATE "C", i.source COLLATE "C"
   LOOP
-    IF line.before IS NULL THEN
+    IF one.before IS NULL THEN
       INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
-      VALUES (write_revisions.consumer, write_revisions.category, line.entity_stream, line.source,
-              line.revision)
+      VALUES (write_revisions.consumer, write_revisions.category, one.entity_stream, one.source,
+              one.revision)
       ON CONFLICT DO NOTHING;
     ELSE
-      UPDATE reservation.revisions r SET revision = line.revision
+      UPDATE reservation.revisions r SET revision = one.revision
       WHERE r.consumer = write_revisions.consumer AND r.category = write_revisions.category
-        AND r.entity_stream = line.entity_stream AND r.source = line.source
-        AND r.revision = line.before;
+        AND r.entity_stream = one.entity_stream AND r.source = one.source
+        AND r.revision = one.before;
     END IF;
     IF FOUND THEN
       written := written + 1;
