@@ -341,9 +341,7 @@ def test_an_id_in_use_for_another_message_is_the_messages_failure(connection, st
     store.write(Noted("9"), "audit-9", id=uuid.UUID(event.id))
     store.write(deposit(), SENT, id=command_id)
     assert drain(connection, component).counts == {"dead": 1}
-    assert (
-        f"the handling of Deposit at {SENT}, global position 2" in stored_letter(connection).error
-    )
+    assert f"the effects of Deposit at {SENT}, global position 2" in stored_letter(connection).error
 
 
 # Replies
