@@ -13,7 +13,7 @@ from cli.common.options import database_option, json_option
 @database_option
 @json_option
 @debug_option
-@runs("cli.story.telling:tell_story")
+@runs("cli.story.output:print_story")
 def story() -> None:
     """Tell what became of one command: what the store holds of it, in order.
 

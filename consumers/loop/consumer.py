@@ -1,6 +1,6 @@
 """The loop: batch after batch until it is time to stop, with waits at the end of the category.
 
-A fault of the surroundings does not end a consumer: it waits, opens a new connection, reads its
+A fault of the environment does not end a consumer: it waits, opens a new connection, reads its
 positions again and goes on from there. It leaves alone what another process took over meanwhile.
 """
 

@@ -241,7 +241,7 @@ class Session:
 def is_waited_for(error: StoreError) -> bool:
     """Return whether a running consumer waits until the cause of an error is gone.
 
-    It waits for whatever the surroundings lack. A schema of another version ends the consumer,
+    It waits for whatever the environment lack. A schema of another version ends the consumer,
     because only another version of this package can use it. A pooler does so too, because only
     another address helps.
     """

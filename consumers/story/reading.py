@@ -102,7 +102,7 @@ def cause_of(message: StoredMessage) -> int | None:
 
 @contextmanager
 def reading(connection: Connection[Any]) -> Iterator[Reading]:
-    """Read a store in one snapshot, without writing; see `consumers.story.story.tell`."""
+    """Read a store in one snapshot, without writing; see `consumers.story.story.read_story`."""
     is_idle = connection.info.transaction_status is TransactionStatus.IDLE
     with translated(), connection.transaction():
         if is_idle:

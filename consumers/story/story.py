@@ -121,7 +121,7 @@ class Story:
     notes: tuple[str, ...] = ()
 
 
-def tell(connection: Connection[Any], text: str) -> Story:
+def read_story(connection: Connection[Any], text: str) -> Story:
     """Return what a store holds of that which a text names."""
     text = text.strip()
     if not text or len(text.encode("utf-8", "replace")) > MAX_BYTES or not _is_storable(text):

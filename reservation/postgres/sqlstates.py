@@ -1,7 +1,7 @@
 """Whose fault an error of the database is: the one table of SQLSTATEs that every decision uses.
 
 Only two faults count as an attempt at a message: its own, and that of its handler. Every other
-error of our own statements is a fault of the surroundings, also if its state is unknown, and is
+error of our own statements is a fault of the environment, also if its state is unknown, and is
 waited for. At the commit of a batch an error of a trigger is a message's, because only the effects
 of messages can have fired it. Whatever a handler raises is the handler's, so this table does not
 apply to it, except for races on the connection of the batch (see
@@ -23,13 +23,13 @@ class Fault(Enum):
         RACE: another transaction was first or in the way; the transaction is run again.
         MESSAGE: what the statement carries is refused. Of a statement for a single message, that
             message's.
-        SURROUNDINGS: a right, a disk, a sequence, a missing object, a server that takes no writes.
+        ENVIRONMENT: a right, a disk, a sequence, a missing object, a server that takes no writes.
     """
 
     LOST = "lost"
     RACE = "race"
     MESSAGE = "message"
-    SURROUNDINGS = "surroundings"
+    ENVIRONMENT = "environment"
 
 
 # Conditions that our own functions raise, with our schema. The standard and PostgreSQL leave the
@@ -42,7 +42,7 @@ RECORDED = "RV004"  # another transaction has recorded that it handled some of t
 _OURS = "RV"
 
 # By the beginning of the SQLSTATE; the longest that fits decides. What is not here is the
-# surroundings': 25006 (read only), 42501 (a missing right), 42883 and 42P01 (a missing function or
+# environment': 25006 (read only), 42501 (a missing right), 42883 and 42P01 (a missing function or
 # table), 53 (no space, memory or connections left), 57014 (canceled), 58 (system), XX (corrupted).
 _FAULTS = {
     "08": Fault.LOST,
@@ -52,7 +52,7 @@ _FAULTS = {
     "55P03": Fault.RACE,
     "0A": Fault.MESSAGE,
     "22": Fault.MESSAGE,
-    "2200H": Fault.SURROUNDINGS,  # a sequence has no more values
+    "2200H": Fault.ENVIRONMENT,  # a sequence has no more values
     "23": Fault.MESSAGE,
     "54": Fault.MESSAGE,
 }
@@ -89,7 +89,7 @@ def fault_of(error: psycopg.Error) -> Fault:
     if error.sqlstate is None:  # psycopg's own
         return _fault_of_client(error)
     if violates_log_key(error):
-        return Fault.SURROUNDINGS
+        return Fault.ENVIRONMENT
     if race_constraint(error) is not None:
         return Fault.RACE
     return fault_of_state(error.sqlstate)
@@ -112,7 +112,7 @@ def fault_of_state(sqlstate: str) -> Fault:
         fault = _FAULTS.get(sqlstate[:length])
         if fault is not None:
             return fault
-    return Fault.SURROUNDINGS
+    return Fault.ENVIRONMENT
 
 
 def is_condition(error: psycopg.Error, state: str | None = None) -> bool:
@@ -176,4 +176,4 @@ def _fault_of_client(error: psycopg.Error) -> Fault:
     if isinstance(error, psycopg.DataError):
         return Fault.MESSAGE
     lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return Fault.LOST if lost and not isinstance(error, pg.PipelineAborted) else Fault.SURROUNDINGS
+    return Fault.LOST if lost and not isinstance(error, pg.PipelineAborted) else Fault.ENVIRONMENT

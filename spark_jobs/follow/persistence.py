@@ -55,17 +55,19 @@ def noted(
     """
     first_seen = F.when(_is_by_age(progress), F.least("time", F.lit(now))).otherwise(F.lit(now))
     if before is None:
-        known = findings.withColumn("since", first_seen).withColumn("was_told", F.lit(False))
+        known = findings.withColumn("since", first_seen).withColumn("was_reported", F.lit(False))
     else:
-        last = before.select(*_KEY, F.col("since").alias("seen"), F.col("is_told").alias("told"))
+        last = before.select(
+            *_KEY, F.col("since").alias("seen"), F.col("is_reported").alias("reported")
+        )
         known = (
             findings.join(last, _KEY, "left")
             .withColumn("since", F.coalesce("seen", first_seen))
-            .withColumn("was_told", F.coalesce("told", F.lit(False)))
-            .drop("seen", "told")
+            .withColumn("was_reported", F.coalesce("reported", F.lit(False)))
+            .drop("seen", "reported")
         )
     is_due = F.col("since") <= F.lit(now - grace)
-    return known.withColumn("is_told", F.col("was_told") | is_due)
+    return known.withColumn("is_reported", F.col("was_reported") | is_due)
 
 
 def _is_by_age(progress: Progress) -> Column:
@@ -84,9 +86,9 @@ def events(
     accepted: Collection[str] = (),
 ) -> Iterator[ViolationEvent]:
     """Yield what to report, in the order of the log: persisting violations, then settled ones."""
-    yield from _events(noted.where("is_told AND NOT was_told"), now, is_mended=False)
+    yield from _events(noted.where("is_reported AND NOT was_reported"), now, is_mended=False)
     if before is not None:
-        gone = before.where("is_told").join(noted, _KEY, "left_anti")
+        gone = before.where("is_reported").join(noted, _KEY, "left_anti")
         for event in _events(gone, now, is_mended=True):
             yield replace(event, is_accepted=event.violation.id in accepted)
 
@@ -102,10 +104,10 @@ def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[Viol
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:
     """Return the summary for the state's manifest."""
-    waiting = F.min(F.when(~F.col("is_told"), F.unix_micros("since")))
+    waiting = F.min(F.when(~F.col("is_reported"), F.unix_micros("since")))
     rows = (
         noted.groupBy("finding")
-        .agg(F.count(F.when(F.col("is_told"), 1)).alias("reported"), waiting.alias("waits"))
+        .agg(F.count(F.when(F.col("is_reported"), 1)).alias("reported"), waiting.alias("waits"))
         .collect()
     )
     waits = [row["waits"] for row in rows if row["waits"] is not None]

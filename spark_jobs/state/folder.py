@@ -21,7 +21,7 @@ from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty, require_unlocked
 from spark_jobs.common.files import File
 
-_VERSION = 8
+_VERSION = 9
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
@@ -29,7 +29,7 @@ _RUN = re.compile(r"run-[0-9]{6,}")
 
 # The folders of a run.
 SUMMARIES, MERGED, OPEN = "summaries", "merged", "open"
-SEEN, FINDINGS = "seen", "findings"
+READ, FINDINGS = "read", "findings"
 
 ANEW = "name another folder, or remove this one to read everything again"
 
@@ -112,9 +112,9 @@ class StateManifest(msgspec.Struct, frozen=True):
         return f"{run_name(self.run)}/{FINDINGS}"
 
     @property
-    def seen(self) -> str:
+    def read(self) -> str:
         """The folder with the positions that were read."""
-        return f"{run_name(self.run)}/{SEEN}"
+        return f"{run_name(self.run)}/{READ}"
 
 
 class State:
@@ -196,7 +196,7 @@ class State:
         for name in [
             *self.manifest.summaries,
             self.manifest.open,
-            self.manifest.seen,
+            self.manifest.read,
             self.manifest.findings,
             *([] if lasting is None else [lasting.folder]),
         ]:
@@ -245,7 +245,7 @@ class State:
         """Make the result of a run, whose folder is complete, the state."""
         before = self.manifest
         known = {} if before is None else before.files
-        folders = [*manifest.summaries, manifest.open, manifest.seen, manifest.findings]
+        folders = [*manifest.summaries, manifest.open, manifest.read, manifest.findings]
         folders += [] if manifest.lasting is None else [manifest.lasting.folder]
         files = {name: known.get(name) or self._written(name) for name in folders}
         manifest = msgspec.structs.replace(

@@ -32,7 +32,7 @@ from spark_jobs.state.folder import (
     FINDINGS,
     MERGED,
     OPEN,
-    SEEN,
+    READ,
     SUMMARIES,
     Head,
     LastingViolations,
@@ -41,8 +41,8 @@ from spark_jobs.state.folder import (
     not_here,
     run_name,
 )
-from spark_jobs.state.seen import BLOCK, Seen
-from spark_jobs.verdicts.marks import marks
+from spark_jobs.state.read_positions import BLOCK, ReadPositions
+from spark_jobs.verdicts.letter_states import states_of
 from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, judge
 
@@ -82,18 +82,18 @@ class StateStep:
         last = state.manifest
         self._run = 1 if last is None else last.run + 1
         self.name = run_name(self._run)
-        self._seen = Seen()
+        self._read_positions = ReadPositions()
         if self._before is not None:
-            self._seen = seen_of(state.folder, self._before)
+            self._read_positions = read_positions_of(state.folder, self._before)
         self._probe = self._facts.snapshot.probe(self._facts.seed)
         self._closed, self._counts = Counts(), Counts()
         self._summaries = [] if self._before is None else [*self._before.summaries]
         self._with = judged_with(
             self._facts.snapshot, self._facts.component, progress, values=rows.comparison.values
         )
-        head = self._seen.head
-        late, self._lacking = self._seen.compared(self._facts.snapshot)
-        archived = self._seen.unseen(self._facts.archived(head))
+        head = self._read_positions.head
+        late, self._lacking = self._read_positions.compared(self._facts.snapshot)
+        archived = self._read_positions.missing_from(self._facts.archived(head))
         self._late = np.union1d(late, archived)
         self._behind = [*self._facts.positions(head)]
         self._number = len(self._late) + sum(map(len, self._behind))
@@ -165,7 +165,7 @@ class StateStep:
 
     def _new(self) -> DataFrame | None:
         """Write the summaries of what is new, and note its positions; None if nothing is."""
-        head, late = self._seen.head, self._late
+        head, late = self._read_positions.head, self._late
         if not self._number and self._before is not None:
             return None
         facts = self._facts.all(after=dict.fromkeys(categories_of(self._facts.component), head))
@@ -173,7 +173,7 @@ class StateStep:
             table = pa.table({"position": pa.array(late, pa.int64())})
             facts = facts.unionByName(self._facts.at(self._spark.createDataFrame(table)))
         for positions in (late, *self._behind):
-            self._seen.add(positions)
+            self._read_positions.add(positions)
         place = self.folder / SUMMARIES
         fold.fold(facts, self._parts).write.parquet(str(place))
         if not [*data_files.data_files(place)]:
@@ -185,9 +185,9 @@ class StateStep:
         groups = self._open()
         if new is not None:
             groups = groups.unionByName(new.select(*_GROUP))
-        noted = marks(self._spark, self._progress)
-        marked = self._rows.marked(noted, self._progress)
-        return groups.unionByName(marked.selectExpr("true AS is_key", "grp"))
+        states = states_of(self._spark, self._progress)
+        with_letters = self._rows.with_letters(states, self._progress)
+        return groups.unionByName(with_letters.selectExpr("true AS is_key", "grp"))
 
     def _stored(self) -> DataFrame:
         """Return the summaries of earlier runs."""
@@ -202,8 +202,8 @@ class StateStep:
     def commit(self, lasting: LastingViolations | None = None) -> None:
         """Make what was read and judged the state."""
         self.merge_folders()
-        (self.folder / SEEN).mkdir(mode=0o700)
-        self._seen.store(self.folder / SEEN / "positions.parquet")
+        (self.folder / READ).mkdir(mode=0o700)
+        self._read_positions.store(self.folder / READ / "positions.parquet")
         self._put(lasting)
 
     def merge_folders(self) -> None:
@@ -232,10 +232,10 @@ class StateStep:
         )
 
 
-def seen_of(folder: Path, manifest: StateManifest) -> Seen:
+def read_positions_of(folder: Path, manifest: StateManifest) -> ReadPositions:
     """Return the positions that a state has read."""
-    (path,) = data_files.paths(folder / manifest.seen)
-    return Seen.stored(path)
+    (path,) = data_files.paths(folder / manifest.read)
+    return ReadPositions.stored(path)
 
 
 def check(state: State, snapshot: Snapshot, progress: Progress, *, is_archived: bool) -> None:
@@ -254,7 +254,7 @@ def check(state: State, snapshot: Snapshot, progress: Progress, *, is_archived: 
         snapshot.store,
     )
     if state.judged is None and not is_archived:
-        _, lacking = seen_of(state.folder, manifest).compared(snapshot)
+        _, lacking = read_positions_of(state.folder, manifest).compared(snapshot)
         if lacking:
             raise StateError(
                 f"The state in {state.folder} was judged when the component declared other keys, "

@@ -1,6 +1,6 @@
 """The messages of groups whose summaries do not say everything, read again.
 
-These are keys whose commands do not all say the same, or that have several reservations, or marks
+These are keys whose commands do not all say the same, or that have several reservations, or letters
 of the consumers; and causes with several events of one kind, or that were not read.
 """
 
@@ -23,7 +23,7 @@ from spark_jobs.facts.keys import entity_streams
 from spark_jobs.facts.reader import FOLDED, Facts
 from spark_jobs.snapshot.meaning import with_meaning
 from spark_jobs.snapshot.progress import Progress
-from spark_jobs.verdicts import marks
+from spark_jobs.verdicts import letter_states
 from spark_jobs.verdicts.derived_ids import effects_again
 from spark_jobs.verdicts.meaning import DIFFERENCES, PAIR, Lookup, Meanings
 
@@ -55,14 +55,14 @@ class Rows:
         """The codes of the messages."""
         return Codes.of(self.facts.component)
 
-    def marked(self, noted: DataFrame, progress: Progress) -> DataFrame:
+    def with_letters(self, states: DataFrame, progress: Progress) -> DataFrame:
         """Return the keys of messages that were recorded as conflicts, or corrected."""
         at = [
             *(at for one in progress.consumed.values() for at in one.conflicts),
             *(of.global_position for of in progress.corrections),
         ]
         if not at:
-            return noted.select(F.col("position").alias("grp")).where("false")
+            return states.select(F.col("position").alias("grp")).where("false")
         positions = self._frame(at)
         found = self.facts.at(positions).where("code % 16 IN (1, 2, 3, 4)")
         return found.select(F.coalesce("key", "position").alias("grp")).distinct()
@@ -70,7 +70,7 @@ class Rows:
     def judged(
         self,
         open_: DataFrame,
-        noted: DataFrame,
+        states: DataFrame,
         progress: Progress,
         was_read: str,
         kinds: OpenGroups,
@@ -80,7 +80,7 @@ class Rows:
         if True in kinds:
             of_keys = open_.where("is_key")
             known = kinds[True]
-            work.append(partial(self._of_keys, of_keys, known, noted, progress, was_read))
+            work.append(partial(self._of_keys, of_keys, known, states, progress, was_read))
         if False in kinds:
             work.append(partial(self._of_causes, open_.where("NOT is_key"), kinds[False]))
         groups, findings = zip(*run_concurrently(work), strict=True)
@@ -90,7 +90,7 @@ class Rows:
         self,
         open_: DataFrame,
         known: Counter[str],
-        noted: DataFrame,
+        states: DataFrame,
         progress: Progress,
         was_read: str,
     ) -> tuple[DataFrame, list[DataFrame]]:
@@ -99,12 +99,12 @@ class Rows:
         own = [*declared.own_categories, *([self.facts.component.name] * declared.own.initiates)]
         facts = self._facts(open_, known, own)
         if progress.corrections or any(one.conflicts for one in progress.consumed.values()):
-            facts = facts.unionByName(self.facts.at(noted.select("position"), _ROWS))
+            facts = facts.unionByName(self.facts.at(states.select("position"), _ROWS))
             facts = facts.dropDuplicates(["position"])
-        found = self._found(facts, open_, noted, progress, was_read)
+        found = self._found(facts, open_, states, progress, was_read)
         if known["larger"] and (some := _QUERIES("incomplete", {"found": found})).take(1):
             scanned = self._scanned(open_.join(some, "grp", "left_semi"), own)
-            more = self._found(scanned, open_, noted, progress, was_read)
+            more = self._found(scanned, open_, states, progress, was_read)
             found = found.join(some, "grp", "left_anti").unionByName(more)
         groups = _QUERIES("groups", {"found": found})
         return groups, [_QUERIES("findings_of_keys", {"found": found})]
@@ -113,15 +113,15 @@ class Rows:
         self,
         facts: DataFrame,
         open_: DataFrame,
-        noted: DataFrame,
+        states: DataFrame,
         progress: Progress,
         was_read: str,
     ) -> DataFrame:
         """Return the messages of keys, with what is found of them."""
-        rows = _QUERIES("of_keys", {"facts": facts, "open": open_, "marks": noted})
+        rows = _QUERIES("of_keys", {"facts": facts, "open": open_, "letter_states": states})
         parts = {
             "was_read": was_read,
-            "is_watched": marks.is_watched(self.codes, progress.consumed),
+            "records_conflicts": letter_states.records_conflicts(self.codes, progress.consumed),
         }
         rows = self._with_meaning(rows, progress)
         referred = computed(_QUERIES("referred", {"rows": rows}, **parts))

@@ -34,8 +34,8 @@ SELECT f.grp, f.position, f.code, f.what, f.digest, f.cause, f.place, f.cardinal
        coalesce(c.is_corrected, false) AS follows_corrected
 FROM (SELECT *, coalesce(key, position) AS grp, code % 16 AS what FROM {facts} WHERE code % 16 IN (1, 2, 3, 4, 8)) f
 JOIN {open} o ON f.grp = o.grp
-LEFT JOIN {marks} m ON m.position = f.position
-LEFT JOIN {marks} c ON c.position = f.cause
+LEFT JOIN {letter_states} m ON m.position = f.position
+LEFT JOIN {letter_states} c ON c.position = f.cause
 
 -- name: referred
 -- What the key stands for: its first reservation; the command that the start of its stream follows; or the first.
@@ -45,7 +45,7 @@ SELECT *, first.what = 8 AS is_started, first.follows_corrected AS start_follows
             THEN max(CASE WHEN is_command AND position = first.cause THEN says END) OVER (PARTITION BY grp)
             ELSE first.says END AS meant
 FROM (
-  SELECT *, $was_read AS was_read, $is_watched AS is_watched,
+  SELECT *, $was_read AS was_read, $records_conflicts AS records_conflicts,
          first_value(struct(what, position, says, cause, follows_corrected))
            OVER (PARTITION BY grp ORDER BY is_command, CASE WHEN is_command THEN 0L ELSE place END, position) AS first,
          max(is_corrected) OVER (PARTITION BY grp) AS group_corrected,
@@ -64,7 +64,7 @@ LEFT JOIN {compared} c ON c.position = r.position AND c.referred = r.referred
 -- The findings of messages, beside those of their groups.
 SELECT *, is_command AND NOT same AS is_conflict,
        is_command AND was_read AND NOT group_corrected
-         AND CASE WHEN is_recorded THEN same ELSE NOT same AND is_watched AND NOT is_letter END AS is_mismatch
+         AND CASE WHEN is_recorded THEN same ELSE NOT same AND records_conflicts AND NOT is_letter END AS is_mismatch
 FROM {same}
 
 -- name: groups

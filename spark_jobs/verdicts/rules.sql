@@ -17,8 +17,8 @@ SELECT g.*,
               ELSE digests > 1 OR answered > 1 OR $keyless_too AND asked > 0 AND g.grp = first_asked
             END AS is_open
 FROM {groups} g
-LEFT JOIN {marked} m ON g.is_key AND g.grp = m.grp
-LEFT JOIN {marks} d ON g.is_key AND d.position = g.first_asked
+LEFT JOIN {with_letters} m ON g.is_key AND g.grp = m.grp
+LEFT JOIN {letter_states} d ON g.is_key AND d.position = g.first_asked
 
 -- name: judged
 -- The verdict of each group. Groups that need no attention are put together. The verdict of a closed group
@@ -68,8 +68,8 @@ FROM (
            coalesce(cause.is_corrected, false) AS follows_corrected,
            $was_read AS was_read
     FROM {groups} g
-    LEFT JOIN {marks} letter ON letter.position = g.first_asked
-    LEFT JOIN {marks} cause ON g.is_key AND cause.position = g.follows
+    LEFT JOIN {letter_states} letter ON letter.position = g.first_asked
+    LEFT JOIN {letter_states} cause ON g.is_key AND cause.position = g.follows
   )
  )
 )

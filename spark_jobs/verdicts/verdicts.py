@@ -17,7 +17,7 @@ from spark_jobs.common.caching import computed
 from spark_jobs.common.spark_sql import SparkQueries
 from spark_jobs.session.settings import OF_FEW_ROWS, having
 from spark_jobs.snapshot.progress import Progress
-from spark_jobs.verdicts import marks
+from spark_jobs.verdicts import letter_states
 from spark_jobs.verdicts.meaning import DIFFERENCES
 from spark_jobs.verdicts.rows import OPEN, OpenGroups, Rows
 
@@ -84,12 +84,12 @@ class _Rules:
     """The rules, for one run.
 
     Attributes:
-        marks: what the consumers did with single messages.
+        letter_states: what the consumers did with single messages.
         was_read: the SQL of whether the consumer has read a message.
         lists: whether all groups that are not closed are listed.
     """
 
-    marks: DataFrame
+    letter_states: DataFrame
     was_read: str
     lists: bool
 
@@ -97,7 +97,7 @@ class _Rules:
         """Return judged groups."""
         return _QUERIES(
             "judged",
-            {"groups": groups, "marks": self.marks},
+            {"groups": groups, "letter_states": self.letter_states},
             was_read=self.was_read,
             is_closed=is_closed,
             is_listed="NOT is_closed" if self.lists else f"is_open OR {_IS_FOUND}",
@@ -131,14 +131,14 @@ _NOTHING = -1
 
 def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool = False) -> Judged:
     """Judge the groups of summaries; list those that are not closed if that is asked for."""
-    noted = marks.marks(summaries.sparkSession, progress)
-    rules = _Rules(noted, marks.was_read(rows.codes, progress.consumed), lists)
+    states = letter_states.states_of(summaries.sparkSession, progress)
+    rules = _Rules(states, letter_states.was_read(rows.codes, progress.consumed), lists)
     settled = _QUERIES(
         "settled",
         {
             "groups": fold.groups(summaries),
-            "marked": rows.marked(noted, progress),
-            "marks": noted,
+            "with_letters": rows.with_letters(states, progress),
+            "letter_states": states,
         },
         keyless_too=str(bool(progress.corrections)).lower(),
     )
@@ -149,7 +149,7 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
         few = sum(of["number"] for of in is_open.values()) <= _FEW
         with having(summaries.sparkSession, OF_FEW_ROWS) if few else nullcontext():
             groups, found = rows.judged(
-                first.where("is_open"), noted, progress, rules.was_read, is_open
+                first.where("is_open"), states, progress, rules.was_read, is_open
             )
             again = computed(rules.judged(groups, "false"))
             _, more, _ = _counted(again)
@@ -164,10 +164,10 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
 def closed_counts(summaries: DataFrame) -> Counts:
     """Return what is counted of those groups of summaries that are closed."""
     spark = summaries.sparkSession
-    nothing = marks.marks(spark, Progress())
-    marked = nothing.selectExpr("position AS grp")
+    nothing = letter_states.states_of(spark, Progress())
+    with_letters = nothing.selectExpr("position AS grp")
     groups = fold.groups(summaries)
-    frames = {"groups": groups, "marked": marked, "marks": nothing}
+    frames = {"groups": groups, "with_letters": with_letters, "letter_states": nothing}
     settled = _QUERIES("settled", frames, keyless_too="false")
     closed, _, _ = _counted(_Rules(nothing, "false", lists=False).judged(settled))
     return closed

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from tests.reference.environment import ENVIRONMENT
 from tests.reference.histories import Back, Fault, History, Run, Send, Sent
 from tests.reference.messages import COMMANDS, EVENTS
 from tests.reference.plans import KEYS, ONCE, Plan, Role
@@ -23,7 +24,6 @@ from tests.reference.programs import (
     Step,
     When,
 )
-from tests.reference.surroundings import SURROUNDINGS
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ FIELDS = ["numbers", "groups", "part", "parts", "amount"]
 FLAWS = ["unknown", "ignored", "undecodable", "keyless", "dataless", "revision", "forged"]
 
 # At an exchange of a consumer with the server.
-FAULTS = ["die", "die after", "cut", "cut after", *SURROUNDINGS]
+FAULTS = ["die", "die after", "cut", "cut after", *ENVIRONMENT]
 
 
 def history(

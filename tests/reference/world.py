@@ -32,9 +32,9 @@ from reservation.store.statements import run
 from reservation.testing.reference.interpreter import Interpreter, Taken
 from reservation.testing.reference.log import MemoryLog
 from tests.apps.idempotence import empty
+from tests.reference.environment import ENVIRONMENT, LATE, ROLE, Environment
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
 from tests.reference.plans import build
-from tests.reference.surroundings import LATE, ROLE, SURROUNDINGS, Surroundings
 from tests.support.liveness import stuck
 
 RESTARTS = 60  # of a consumer, until it counts as standing still
@@ -89,7 +89,7 @@ class Faulty(Session):
     """A session on which something happens at chosen exchanges, counted over all connections."""
 
     faults: dict[int, str]
-    surroundings: Surroundings
+    environment: Environment
     outage: Callable[[str], None]
     exchanges = 0
 
@@ -101,20 +101,20 @@ class Faulty(Session):
             self.exchanges += 1
             kind = self.faults.pop(self.exchanges, "")
             if kind == "die":
-                end(self.surroundings.control, connection)
+                end(self.environment.control, connection)
                 raise Died
             if kind == "cut":
-                terminate(self.surroundings.control, connection)
-            if kind in SURROUNDINGS:
-                self.surroundings.disturb(kind)
+                terminate(self.environment.control, connection)
+            if kind in ENVIRONMENT:
+                self.environment.disturb(kind)
             if kind in OUTAGES:
                 self.outage(kind)
             result = wait(*arguments, **options)
             if kind == "die after":
-                end(self.surroundings.control, connection)
+                end(self.environment.control, connection)
                 raise Died
             if kind == "cut after":
-                cut(self.surroundings.control, connection)
+                cut(self.environment.control, connection)
                 raise psycopg.OperationalError("the connection was cut")
             return result
 
@@ -176,9 +176,9 @@ class World:
         self.counts: Counter[str] | None = None
         self.sender: Connection[Any] | None = None  # where it is another than that of `control`
         self.address = conninfo.make_conninfo(address, user=ROLE)
-        self.surroundings = Surroundings(address)
+        self.environment = Environment(address)
         self.connect()
-        self.surroundings.make_role()
+        self.environment.make_role()
         self.control.execute(
             "CREATE TABLE IF NOT EXISTS chaos_rows (message text);"
             f"GRANT INSERT ON chaos_rows TO {ROLE}; DELETE FROM chaos_rows"
@@ -188,11 +188,11 @@ class World:
     def connect(self) -> None:
         """Open the connection of someone who is no consumer."""
         self.control = connect(self.owner, autocommit=True)
-        self.surroundings.control = self.control
+        self.environment.control = self.control
 
     def close(self) -> None:
         """Close it, with nothing left out of order."""
-        self.surroundings.mend()
+        self.environment.mend()
         self.control.close()
 
     def before(self, action: Action) -> None:
@@ -245,7 +245,7 @@ class World:
         }
         while pending := [left for left in categories if self.pending(left)]:
             self.drain(pending[0], run.batch_size, faults[pending[0]], partitions)
-            self.surroundings.mend()
+            self.environment.mend()
 
     def drain(self, category: str, size: int, faults: dict[int, str], partitions: int) -> None:
         exchanges = 0
@@ -255,10 +255,10 @@ class World:
         share = None if known else partitions
         for _ in range(RESTARTS):
             stop, log = Now(), Log("thing", category)
-            stop.mend = self.surroundings.mend
+            stop.mend = self.environment.mend
             session = Faulty(self.address, "reservation chaos", log, until=stop)
             session.faults, session.exchanges = faults, exchanges
-            session.surroundings, session.outage = self.surroundings, self.outage
+            session.environment, session.outage = self.environment, self.outage
             consumer = Draining(
                 session,
                 self.component,
@@ -274,7 +274,7 @@ class World:
                     consumer.run(stop)
                 break
             except BaseException as error:
-                if self.surroundings.mend() and isinstance(error, StoreError):
+                if self.environment.mend() and isinstance(error, StoreError):
                     continue  # it ended with status 2 because of a fault that is repaired now
                 cause = error.__cause__ or error
                 if not isinstance(cause, Died) and str(cause) != "as it was drawn":

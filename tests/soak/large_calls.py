@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from bank import account
 from bank.entity import Account
 from bank.messages import Deposit
-from consumers.story.story import tell
+from consumers.story.story import read_story
 from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.declaration.table import declarations
 from reservation.entity.projection import Loaded
@@ -303,7 +303,7 @@ def store_calls(size: Size) -> dict[str, Work]:
         "the last message as Message DB reads it": Work(
             1, 10, call("SELECT * FROM message_store.get_last_stream_message(%s)", LONG)
         ),
-        "the story of a long stream": Work(120_000, 7_000, lambda c: tell(c, LONG).entries),
+        "the story of a long stream": Work(120_000, 7_000, lambda c: read_story(c, LONG).entries),
         "writing as Message DB does": Work(
             2,
             30,
@@ -316,7 +316,7 @@ def store_calls(size: Size) -> dict[str, Work]:
         ),
         # It looks at so many messages, and at as many that are scheduled.
         "the story of a reissue": Work(
-            120_000, 4_500, lambda c: tell(c, f"{COMMANDS}-{first}").entries
+            120_000, 4_500, lambda c: read_story(c, f"{COMMANDS}-{first}").entries
         ),
     }
 
@@ -329,7 +329,7 @@ def growing_calls(size: Size) -> dict[str, Work]:
         "the story of a key": Work(
             2 * size.sent + 120_000,
             size.sent // 3 + 4_500,
-            lambda c: tell(c, f"1+d{first}").entries,
+            lambda c: read_story(c, f"1+d{first}").entries,
         ),
         # All of it that may go is looked at: whether it is needed, and what comes first.
         "removing old versions of a long stream": Work(

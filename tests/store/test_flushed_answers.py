@@ -199,7 +199,7 @@ def test_a_write_that_is_canceled_before_its_commit_is_not_stored(
     assert store.stream_version(COMMANDS) == NO_STREAM
 
 
-# Surroundings
+# Environment
 
 
 def test_the_procedures_call_the_servers_own_functions(connection, database_url, store):

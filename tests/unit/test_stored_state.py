@@ -32,7 +32,7 @@ def run(folder, *, commit=True, lasts=False, older=()):
     with stored_state.opened(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
-        for place in ["summaries", "open", "seen", "findings", "lasting"]:
+        for place in ["summaries", "open", "read", "findings", "lasting"]:
             (made / place).mkdir(parents=True)
             (made / place / "part-0.parquet").write_bytes(f"{number} {place}".encode())
             (made / place / ".part-0.parquet.crc").write_bytes(b"crc")
@@ -61,7 +61,7 @@ def refusal(folder):
 def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
     """A file of a state that is missing, changed or unknown is named."""
     paths = sorted(written.glob("run-000001/**/*.parquet"))
-    assert len(paths) == 5  # summaries, open groups, what was seen, findings, what lasts
+    assert len(paths) == 5  # summaries, open groups, what was read, findings, what lasts
     for path in paths:
         whole = path.read_bytes()
         path.unlink()
@@ -177,7 +177,7 @@ def test_a_state_that_is_begun_anew_goes_on_after_that(written):
         lasting = state.manifest.lasting
         assert lasting is not None
         folder = state.begin(state.manifest.run + 1)
-        for place in ("summaries", "open", "seen", "findings"):
+        for place in ("summaries", "open", "read", "findings"):
             (folder / place).mkdir()
             (folder / place / "part-0.parquet").write_bytes(b"anew")
         state.put(manifest(2, f"{folder.name}/summaries", lasting=lasting))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from cli.console.console import console_of
 from cli.console.pages.letter_search import address_of
 from cli.console.pages.letters import LETTER
-from consumers.story.story import EntryKind, Story, tell
+from consumers.story.story import EntryKind, Story, read_story
 from reservation.errors import StatementCanceledError
 
 PATH = "/story"
@@ -45,7 +45,7 @@ def show(request: Request) -> Response:
     if text:
         try:
             with console.reading() as connection:
-                story = tell(connection, text)
+                story = read_story(connection, text)
         except StatementCanceledError:
             status, problem = 503, _TOO_LONG
     return console.page(

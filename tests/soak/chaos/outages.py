@@ -21,7 +21,7 @@ class _Crashing(World):
     server: "OwnServer"
 
     def outage(self, kind: str) -> None:
-        self.surroundings.mend()
+        self.environment.mend()
         self.server.crash()
         self.server.start()
         self.control.close()

@@ -19,9 +19,9 @@ from psycopg import Connection
 from reservation.errors import StoreError
 from reservation.postgres.connection import connect
 from tests.reference.drawing import Seeded, history
+from tests.reference.environment import ENVIRONMENT
 from tests.reference.histories import History, Run, Send, Sent
 from tests.reference.programs import ENDS, RAISED
-from tests.reference.surroundings import SURROUNDINGS
 from tests.reference.world import World, broken, send
 from tests.soak.chaos.app import write_app
 from tests.soak.chaos.skipping import Skipped
@@ -47,7 +47,7 @@ _REACHED = """
     SELECT category, global_position || state, attempts FROM reservation.dead_letters
     ORDER BY 1, 2"""
 
-FAULTS = ["kill one", "kill all", "pause", "terminate", "cut", *SURROUNDINGS]
+FAULTS = ["kill one", "kill all", "pause", "terminate", "cut", *ENVIRONMENT]
 
 
 class Processes:
@@ -85,7 +85,7 @@ class Processes:
                     time.sleep(self._chance.uniform(0.0, 0.6))
                     self._befall(fault)
                 sender.join(PATIENCE)
-                self.world.surroundings.mend()
+                self.world.environment.mend()
                 found = self._drained()
                 for started in self.started:
                     found += started.stop()
@@ -140,9 +140,9 @@ class Processes:
             case "cut":
                 self.proxy.cut(self._chance.choice(list(Cut)), "COMMIT\0")
             case _:
-                self.world.surroundings.disturb(fault)
+                self.world.environment.disturb(fault)
                 time.sleep(self._chance.uniform(0.0, 0.5))
-                self.world.surroundings.mend()
+                self.world.environment.mend()
 
     def _drained(self) -> list[str]:
         reached, deadline = None, 0.0

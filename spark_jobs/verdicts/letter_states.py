@@ -21,7 +21,7 @@ _SCHEMA = pa.schema(
 _TYPES = "position bigint, " + ", ".join(f"{name} boolean" for name in _SCHEMA.names[1:])
 
 
-def marks(spark: SparkSession, progress: Progress) -> DataFrame:
+def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
     """Return the messages that are dead letters, recorded conflicts, or were corrected."""
     letters, recorded, corrected, discarded = (set[int]() for _ in range(4))
     for one in progress.consumed.values():
@@ -48,7 +48,7 @@ def was_read(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
     return f"CASE {' '.join(branches)} ELSE false END" if branches else "false"
 
 
-def is_watched(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
+def records_conflicts(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
     """Return the SQL of whether a conflict of a command would have been recorded."""
     category = declarations(codes.component).command_category
     one = consumed.get(category)

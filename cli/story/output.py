@@ -9,17 +9,17 @@ import click
 
 from cli.common.errors import NotInOrder
 from cli.consumers import letter_output
-from consumers.story.story import Entry, Story, tell
+from consumers.story.story import Entry, Story, read_story
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
 
 
-def tell_story(text: str, with_data: bool, database_url: str, as_json: bool) -> None:
+def print_story(text: str, with_data: bool, database_url: str, as_json: bool) -> None:
     """Run the command; the arguments are its options."""
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        story = tell(connection, text)
+        story = read_story(connection, text)
     if as_json:
         click.echo(json.dumps(story_as_json(story, with_data)))
     elif story.entries:

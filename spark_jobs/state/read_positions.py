@@ -19,7 +19,7 @@ BLOCK = 32_768
 _BYTES = BLOCK // 8
 
 
-class Seen:
+class ReadPositions:
     """The positions that were read."""
 
     def __init__(self, blocks: Mapping[int, bytes] | None = None) -> None:
@@ -28,7 +28,7 @@ class Seen:
         }
 
     @classmethod
-    def stored(cls, path: Path) -> "Seen":
+    def stored(cls, path: Path) -> "ReadPositions":
         """Read the positions from a file."""
         table = pq.read_table(path)
         return cls(dict(zip(table["block"].to_pylist(), table["bits"].to_pylist(), strict=True)))
@@ -46,7 +46,7 @@ class Seen:
             bits = self._blocks.setdefault(number, np.zeros(_BYTES, np.uint8))
             np.bitwise_or.at(bits, within >> 3, np.uint8(1) << (within & 7).astype(np.uint8))
 
-    def unseen(self, positions: Positions) -> Positions:
+    def missing_from(self, positions: Positions) -> Positions:
         """Return those of some positions that are not among them."""
         found = [np.empty(0, np.int64)]
         for number, within in _by_block(positions):
@@ -73,7 +73,7 @@ class Seen:
             if counted.get(number) != known.get(number)
         }
         there = snapshot.positions_in(BLOCK, sorted(differing), self.head)
-        late = self.unseen(there)
+        late = self.missing_from(there)
         lacking = sum(known.get(number, (0, 0))[0] for number in differing)
         return late, lacking - (len(there) - len(late))
 

@@ -13,7 +13,7 @@ from reservation.store.schema.roles import grant
 ROLE = "chaos_consumer"
 LATE = "thing:command-late%"  # the streams of rows that become visible late, as a pattern
 
-SURROUNDINGS = ["insert revoked", "update revoked", "select revoked", "sequence", "late"]
+ENVIRONMENT = ["insert revoked", "update revoked", "select revoked", "sequence", "late"]
 
 _RIGHTS = {
     "insert revoked": "INSERT ON message_store.messages",
@@ -22,7 +22,7 @@ _RIGHTS = {
 }
 
 
-class Surroundings:
+class Environment:
     """A database whose rights, sequence and writers are faulty until it is repaired."""
 
     control: Connection[Any]
