@@ -44,7 +44,7 @@ def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyEr
 
 @dataclass(frozen=True, slots=True)
 class HandlerInputs:
-    """What a handler was given beside its message's data, kept for a later handling of the same.
+    """The inputs of a handler beside its message's data, kept for a later handling of the same.
 
     Attributes:
         time: when the message was stored.
@@ -58,7 +58,7 @@ class HandlerInputs:
 
 
 class Context:
-    """What a handler knows beside its command and entity; it writes further messages with it.
+    """Gives a handler time, random numbers, ids and a connection; takes its further messages.
 
     In a test of a handler that does not reply ``Context(message)`` is enough. What the handler
     wrote is in ``writes``.

@@ -1,4 +1,4 @@
-"""What a user's code raised, and where: the exception's class, and the deepest line of own code.
+"""Exceptions of a user's code: their class, and the deepest line of own code.
 
 A traceback often ends in a library. What its reader looks for is the last line of their own in it.
 Own is what belongs neither to the standard library, nor to an installed library, nor to this

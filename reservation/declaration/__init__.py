@@ -1,1 +1,1 @@
-"""What a component declares of messages: its own, and those of the categories it subscribes to."""
+"""Declarations of a component's messages, and of those of the categories it subscribes to."""

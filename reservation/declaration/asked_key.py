@@ -1,4 +1,4 @@
-"""Where a command that is asked about is found: by its key, its entity, and its own stream."""
+"""The places where a command is looked for: by its key, its entity, and its own stream."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AskedKey:
-    """Where a command is found.
+    """The places of a command.
 
     Attributes:
         entity_stream: the stream of its entity; None if that is not known.

@@ -1,4 +1,4 @@
-"""What is declared of the messages of one category, by the types that they are stored under.
+"""Declarations of the messages of one category, by the types that they are stored under.
 
 Each category that messages are read from has types of its own: a `Cancelled` of payments is another
 class than a `Cancelled` of shipments.

@@ -20,7 +20,7 @@ from reservation.messages.stream_name import reservation_category
 
 @dataclass(frozen=True, slots=True)
 class Key(Generic[Command]):
-    """What two sends of the same command have in common, and where it is reserved.
+    """The idempotence key of a command, and the place where it is reserved.
 
     ``@account.handle(Withdraw, key=Key("withdrawal_id", ignoring="time"))``
 

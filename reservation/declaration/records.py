@@ -1,4 +1,4 @@
-"""What is declared of one message type: a frozen record, by which everything else goes."""
+"""The declaration of one message type: a frozen record that everything else uses."""
 
 import builtins
 from collections.abc import Callable
@@ -17,7 +17,7 @@ EntityId = str | Callable[[Any], KeyPart]
 
 
 class Role(StrEnum):
-    """What a component does with messages of a type."""
+    """The role of a message type in a component."""
 
     INITIATE = "initiate"  # a command whose handler starts the stream of its entity
     RESERVE = "reserve"  # a command that is copied under its key, and handled from the copy

@@ -28,7 +28,7 @@ from reservation.store.writing.write import Row
 
 
 class Declarations:
-    """What a component declares: of itself, and of each message type.
+    """The declarations of a component and of each message type.
 
     Attributes:
         name: the component's name, which is the category of its events.
@@ -259,7 +259,7 @@ class Declarations:
 
 
 class Declared(Protocol):
-    """What has declarations: a `Component`, whose users do not see them."""
+    """A `Component`, whose declarations its users do not see."""
 
     _declarations: Declarations
 

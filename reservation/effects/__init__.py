@@ -1,4 +1,4 @@
-"""What one message brings about: which entity it is for, and what the call of its handler decides.
+"""The effects of one message: its entity, and what the call of its handler decides.
 
 The consumers and `reservation.testing` share this, so that a test refuses what consumers refuse.
 """

@@ -1,4 +1,4 @@
-"""What the call of a handler decides: the events, the further messages and the scheduled ones.
+"""Decisions of a handler's call: the events, the further messages and the scheduled ones.
 
 Everything is encoded as soon as the handler returns, and what cannot be stored is refused there.
 """
@@ -36,7 +36,7 @@ E = TypeVar("E")
 
 
 class EncodedEffects(NamedTuple):
-    """What a handler brings about, encoded.
+    """The effects of a handler, encoded.
 
     Attributes:
         events: the events of its entity, in order.

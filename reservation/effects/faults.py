@@ -1,4 +1,4 @@
-"""Which exceptions of a component's code are faults of its messages, and what is said of them."""
+"""Exceptions of a component's code that are faults of its messages, and their error texts."""
 
 import signal
 import uuid

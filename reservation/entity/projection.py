@@ -38,7 +38,7 @@ class Loaded:
 
 
 class DeclaredEvents(Protocol):
-    """What a component declares of its events."""
+    """The declared events of a component."""
 
     name: str
     entity: Any
@@ -64,7 +64,7 @@ class DeclaredEvents(Protocol):
 
 
 class Projection:
-    """What each type of event does to an entity.
+    """Applies each type of event to an entity.
 
     An entity's stream holds nothing unknown: an event that has no projector is one that is declared
     to leave the entity as it is, or the framework's own. Where entities are not made from events,

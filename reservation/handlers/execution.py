@@ -1,4 +1,4 @@
-"""How a handler is called: whether it is awaited, how many at a time, and its policy of retries."""
+"""A handler's execution: whether it is awaited, how many at a time, and its policy of retries."""
 
 import inspect
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a function that is declared with `Component.on_error` is told about a failed attempt."""
+"""The failed attempt that a function declared with `Component.on_error` is called with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""When a message whose handler failed is tried again: a policy, and an exception that asks for it.
+"""Retries of a message whose handler failed: a policy, and an exception that asks for one.
 
 The message waits in the database, and the consumer goes on with other entities. (Policy and names
 are those of Celery's `retry_backoff` and tenacity's `wait_exponential_jitter`.)
@@ -46,7 +46,7 @@ class RetryLater(Exception):
 
 
 class Retry:
-    """How often, and at which intervals, a message is tried whose handler raises.
+    """A policy of attempts and intervals for a message whose handler raises.
 
     ``@payments.handle(Refund, retry=Retry(attempts=10, first="1s", most="1h", on=(HTTPError,)))``
 
@@ -125,7 +125,7 @@ class Retry:
 
 
 class AfterFailure(NamedTuple):
-    """What follows when a message failed.
+    """The consequence of a failure.
 
     Attributes:
         attempts: how often it was tried, as far as that counts.

@@ -1,4 +1,4 @@
-"""What a handler returned and wrote, encoded as soon as it returns.
+"""A handler's output, encoded as soon as it returns.
 
 Before that a message may share a list with the entity, the command, or what the handler keeps.
 After that nothing can change what is stored. The consumers and `reservation.testing` use this.

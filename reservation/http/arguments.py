@@ -1,4 +1,4 @@
-"""What may be said to the middleware; anything else is refused when it is made."""
+"""Checks of the middleware's arguments when it is made."""
 
 import math
 import re

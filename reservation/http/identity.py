@@ -1,4 +1,4 @@
-"""What identifies a request, and what it is made of.
+"""The identity of a request, and its fingerprint.
 
 A request is identified by who sends it, its *scope*, and its key. The id is a digest of both, each
 hashed by itself first, so that no choice of a key makes it the id of somebody else's. It names the

@@ -67,7 +67,7 @@ class Followed(Strategy):
 
 
 class _Handled(Check):
-    """Which messages of a batch were handled before, by their global positions."""
+    """Messages of a batch that were handled before, by their global positions."""
 
     def __init__(self, known: set[int]) -> None:
         self._known = known

@@ -20,7 +20,7 @@ _QUERIES = load_queries("reservation.idempotence", "passes.sql")
 
 
 class PassReason(StrEnum):
-    """Why no event followed from a message."""
+    """The reason that no event followed."""
 
     NOTHING = "nothing"  # its handler decided on nothing
     WRITTEN = "written"  # its handler only wrote messages to other streams

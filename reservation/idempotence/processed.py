@@ -178,7 +178,7 @@ class _Rows:
 
 
 class ProcessedCheck(Check):
-    """Which messages of one batch were processed."""
+    """Finds the processed messages of a batch."""
 
     def __init__(self, consumer: str, strategy: Processed, batch: Sequence[Incoming]) -> None:
         self._consumer = consumer

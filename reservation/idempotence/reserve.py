@@ -40,7 +40,7 @@ class ReserveOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """How commands of one type are reserved.
+    """The reservation of one command type.
 
     Attributes:
         command: the command's dataclass.

@@ -1,4 +1,4 @@
-"""What the strategies that make a handler idempotent have in common.
+"""The interface of the strategies that make a handler idempotent.
 
 A strategy is declared for a handler: ``@account.handle(Deposit, once=Processed())``. Once for each
 batch it looks up which of the messages have been handled. For each of the others it may change
@@ -57,7 +57,7 @@ def record_failed(consumer: str, error: psycopg.Error) -> Exception:
 
 
 class Check(Protocol):
-    """What a strategy found out about the messages of one batch.
+    """A strategy's check of the messages of one batch.
 
     The messages are checked in their order. The effects of each message that passes are given to
     the check before the next message is.
@@ -94,7 +94,7 @@ class Check(Protocol):
 
 
 class Strategy(Protocol):
-    """How a handler is kept idempotent, as it is declared for that handler.
+    """Keeps a handler idempotent, as it is declared for that handler.
 
     A class that inherits from this one need only define `look`. Equal strategies share a `Check`.
     """

@@ -1,1 +1,1 @@
-"""What a component declares, beside what a store holds: nothing here writes."""
+"""Reports on a component's declaration and on a store; nothing here writes."""

@@ -1,4 +1,4 @@
-"""Which session has held a snapshot for so long that the server cannot remove old versions of rows.
+"""The session that has held a snapshot so long that the server cannot remove old versions of rows.
 
 Consumers update the same few rows with each batch. While a snapshot is held, each update leaves
 a version of the row behind that later ones have to pass.
@@ -21,7 +21,7 @@ OLD = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class HeldSnapshot:
-    """What holds a snapshot of a database, or an open transaction that has written.
+    """A holder of a snapshot, or of an open transaction that has written.
 
     Attributes:
         kind: ``session`` or ``prepared transaction``.

@@ -1,4 +1,4 @@
-"""What a process that runs a component reads, what it writes, and how it recognizes repeats.
+"""A process's declaration: the messages it reads and writes, and how it recognizes repeats.
 
 Each member of a group stores it, so that a process with another declaration can see whether both
 may run at once. Types stand under the names that they have in the store, and keys are described by
@@ -26,7 +26,7 @@ from reservation.serialization.struct_types import names_of
 
 
 class HandledType(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a process handles messages of one type.
+    """One message type that a process handles.
 
     Attributes:
         keys: fingerprints of the key: the one that it goes by, and a former one under which it
@@ -59,7 +59,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessDeclaration(msgspec.Struct, frozen=True):
-    """What one process declares.
+    """One process's declaration.
 
     Attributes:
         commands: the commands that it reads, by type.

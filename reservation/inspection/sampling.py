@@ -1,4 +1,4 @@
-"""How many messages a category holds, and which of them to look at where these are many.
+"""The number of messages in a category, and a sample of them where these are many.
 
 The work is bounded, however large the category is: a limited number of messages is counted, and a
 limited number is read. Beyond that the number is estimated from how close together the messages
@@ -33,7 +33,7 @@ NEWEST = 2_000
 
 @dataclass(frozen=True, slots=True)
 class CategoryCount:
-    """How many messages a category holds.
+    """The message count of a category.
 
     Attributes:
         messages: how many.
@@ -56,7 +56,7 @@ class CategoryCount:
 
 @dataclass(frozen=True, slots=True)
 class CategorySample:
-    """What to look at of a category.
+    """A sample of a category.
 
     Attributes:
         count: how many messages it holds.

@@ -1,4 +1,4 @@
-"""What is scheduled in a store, and what of it is overdue."""
+"""The scheduled messages of a store, and the overdue ones."""
 
 import uuid
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _QUERIES = load_queries("reservation.inspection", "schedule.sql")
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStatus:
-    """How much is scheduled.
+    """The schedule's status.
 
     Attributes:
         messages: how many messages are to be written, those that are overdue included.

@@ -1,4 +1,4 @@
-"""What a declaration makes of stored messages: which it knows, and which it cannot read.
+"""A tally of stored messages: those that a declaration knows, and those it cannot read.
 
 A tally is of some messages of one category. Tallies are added, so that a category can be divided
 among processes. Nothing of a message's values is kept, but names of types, fields and streams.
@@ -26,7 +26,7 @@ MOST_FIELDS = 100
 
 
 class CategoryRole(StrEnum):
-    """What a component has a category for."""
+    """A category's role in a component."""
 
     COMMANDS = "commands"
     RESERVATIONS = "reservations"
@@ -35,7 +35,7 @@ class CategoryRole(StrEnum):
 
 
 class Knowledge(StrEnum):
-    """What a component declares about a type of messages in a category."""
+    """A component's knowledge of a type of messages in a category."""
 
     DECLARED = "declared"
     IGNORED = "ignored"
@@ -43,7 +43,7 @@ class Knowledge(StrEnum):
 
 
 class TypeTally(msgspec.Struct):
-    """What was found of one type.
+    """The tally of one type.
 
     Attributes:
         messages: how many messages there were.
@@ -63,7 +63,7 @@ class TypeTally(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """What was found of some messages of a category.
+    """The tally of some messages of a category.
 
     Attributes:
         types: by type.

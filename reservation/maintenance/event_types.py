@@ -1,4 +1,4 @@
-"""Whether the events in a component's streams are declared.
+"""The check that a component's events are declared.
 
 An entity cannot be loaded if its stream holds an event of a type that nobody declared: what the
 event said would be missing from the entity. Each command for such an entity would be a dead letter,

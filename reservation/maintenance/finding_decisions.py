@@ -1,4 +1,4 @@
-"""What people have decided about the findings of reconciliations.
+"""Decisions of people about the findings of reconciliations.
 
 A finding that somebody has looked at, and that needs no mending, is accepted: reports show it apart
 from then on, and it no longer changes the exit status. Decisions are only added, so the history of
@@ -30,7 +30,7 @@ class FindingError(ReservationError):
 
 @dataclass(frozen=True, slots=True)
 class FindingDecision:
-    """What somebody decided about a finding.
+    """A person's decision about a finding.
 
     Attributes:
         finding: the finding's id, such as ``conflict-4711-9f8e7d6c``.

@@ -36,7 +36,7 @@ _AHEAD = 3
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What one step removed, or would remove.
+    """The result, or preview, of one step.
 
     Attributes:
         kind: what it is of, such as "processed messages".
@@ -200,7 +200,7 @@ class Portion(NamedTuple):
 
 
 class ArchiveContents(Protocol):
-    """Which messages are archived; `spark_jobs.archive.archive_folder` implements it."""
+    """The archived messages; `spark_jobs.archive.archive_folder` implements it."""
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
@@ -210,7 +210,7 @@ class ArchiveContents(Protocol):
 
 
 class Readers(NamedTuple):
-    """Who reads a category, as far as the store knows.
+    """The readers of a category that the store knows.
 
     Attributes:
         category: its name.

@@ -1,4 +1,4 @@
-"""Whether stored reservations are named as a component declares it.
+"""The check that stored reservations are named as declared.
 
 A reservation is found only by its name. If a store has reservations under other names, because
 another program made them or the declaration was changed, a reissue of their commands would be

@@ -1,4 +1,4 @@
-"""Whether two messages say the same: their fields, as the class has them today.
+"""Comparison of two messages by their fields, as the class has them today.
 
 Consumers compare commands of one key so, and Spark compares them again, with the same functions.
 """

@@ -173,7 +173,7 @@ class _Following(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class _HandedOn(msgspec.Struct, rename="camel"):
-    """What is passed on to a message that follows; any JSON value."""
+    """Metadata for the messages that follow; any JSON value."""
 
     correlation_stream_name: Any = None
     reply_stream_name: Any = None

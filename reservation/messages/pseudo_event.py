@@ -72,7 +72,7 @@ def starts(event: StoredMessage) -> bool:
 
 
 class _Mark(msgspec.Struct):
-    """What is read of a pseudo event to see whether it starts a stream; any JSON value."""
+    """The part of a pseudo event that tells if it starts a stream; any JSON value."""
 
     initiation: Any = None
 

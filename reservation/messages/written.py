@@ -21,7 +21,7 @@ _STORED_AS = "__stored_as__"
 
 
 class Written(NamedTuple):
-    """How messages of a class are written.
+    """The written form of a class.
 
     Attributes:
         name: the type.
@@ -72,7 +72,7 @@ def _read(class_: type) -> Written:
 
 
 class _Known(dict[type, Written]):
-    """What the classes say, read at their first use; a dict is the fastest to look up."""
+    """Classes' written forms, read at first use; a dict is the fastest to look up."""
 
     def __missing__(self, class_: type) -> Written:
         written = self[class_] = _read(class_)

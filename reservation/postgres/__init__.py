@@ -1,4 +1,4 @@
-"""What all code that uses PostgreSQL shares: connections, errors, arrays and named queries.
+"""Shared parts for PostgreSQL: connections, errors, arrays and named queries.
 
 Nothing here knows of messages.
 """

@@ -92,7 +92,7 @@ class Pool(ConnectionPool[Connection[Any]]):
 
 
 class _Refusing:
-    """Stands for the lock of a connection, which is taken before anything is done with it."""
+    """Refuses the lock of a connection, without which nothing is done with it."""
 
     def __enter__(self) -> None:
         raise inherited("The connection", "open another one after the fork")

@@ -1,4 +1,4 @@
-"""Whose fault an error of the database is: the one table of SQLSTATEs that every decision uses.
+"""Faults by SQLSTATE: the one table that every decision about an error of the database uses.
 
 Only two faults count as an attempt at a message: its own, and that of its handler. Every other
 error of our own statements is a fault of the environment, also if its state is unknown, and is
@@ -16,7 +16,7 @@ from psycopg import errors as pg
 
 
 class Fault(Enum):
-    """Whose fault an error is.
+    """The cause of an error.
 
     Attributes:
         LOST: the connection is lost, or the server is going down.

@@ -1,4 +1,4 @@
-"""What PostgreSQL's jsonb does not take of a message, and which field holds it.
+"""Values that PostgreSQL's jsonb does not take, and the field that holds them.
 
 Errors name the field by its path in the JSON, ``$.orderLines[...].unitPrice``, never its value;
 the keys of a mapping are values too. A message is searched only if its type or its encoded text
@@ -80,7 +80,7 @@ def check_text(message: object, text: str, size: int, max_bytes: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class FieldCheck:
-    """What to look for in a message.
+    """The checks for a message.
 
     Attributes:
         checks: by the types of values, the function that returns what is wrong with a value.

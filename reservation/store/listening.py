@@ -45,7 +45,7 @@ class Selecting:
 
 
 class Subscription:
-    """What one reader of a category has of a connection that listens.
+    """One category reader's share of a connection that listens.
 
     Attributes:
         category: the category whose new messages are of interest.

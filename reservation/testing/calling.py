@@ -39,7 +39,7 @@ T = TypeVar("T")
 # Any: components have entities and events of their own.
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call of a handler did.
+    """One call of a handler.
 
     Attributes:
         events: the events that it returned, in order; none of a command that it rejected.

@@ -20,12 +20,12 @@ from reservation.testing.messages import as_stored, declaration_of, decoded_agai
 
 
 class NotDeterministicError(AssertionError):
-    """What was called twice with the same input, a handler or an upcaster, did not do the same."""
+    """A handler or upcaster did something else when it was called again with the same input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What a handler did.
+    """A handler's result.
 
     Attributes:
         state: the state or entity that the handler left.

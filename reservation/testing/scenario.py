@@ -72,7 +72,7 @@ class ScheduledMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[Entity]):
-    """What followed from a message, or from several in a row.
+    """The effects of a message, or of several in a row.
 
     Attributes:
         events: the events of the entity, in order, as the handlers returned them.
@@ -167,7 +167,7 @@ def given(
 
 
 class Scenario(Generic[Entity]):
-    """What is stored so far; each `when` adds what follows."""
+    """The store so far; each `when` adds what follows."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Whether this process traces, found without importing OpenTelemetry.
+"""The process's tracing, found without importing OpenTelemetry.
 
 Who wants traces configures OpenTelemetry's SDK, and so has imported ``opentelemetry.trace``. Where
 nobody has, one look into the imported modules is all that tracing costs.

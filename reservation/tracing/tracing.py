@@ -42,7 +42,7 @@ Attributes = dict[str, AttributeValue]
 
 
 class Tracing:
-    """What makes the spans of this process.
+    """Makes the spans of this process.
 
     Attributes:
         tracer: the tracer of OpenTelemetry.

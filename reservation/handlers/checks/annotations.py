@@ -1,4 +1,4 @@
-"""What the annotations of a declared function say, as far as they can be resolved."""
+"""The annotations of a declared function, as far as they can be resolved."""
 
 import inspect
 import types

@@ -1,1 +1,1 @@
-"""What is kept in the database: requests, their answers, and which are in progress."""
+"""State in the database: requests, their answers, and those in progress."""

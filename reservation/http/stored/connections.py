@@ -9,7 +9,7 @@ from reservation.store.async_client import AsyncMessageStore
 
 
 class Connections:
-    """What a middleware has open, opened when it is first needed.
+    """A middleware's open connections, made at their first use.
 
     A middleware is made before there is an event loop, and in tests there may be several, one after
     another. Connections of a loop that has ended are left to it.

@@ -1,4 +1,4 @@
-"""Which requests are in progress, in this process and in others.
+"""Requests in progress, in this process and in others.
 
 A request is in progress while somebody holds its advisory lock. One session of the database holds
 those of a whole process. The server ends it with the process, so a request is never in progress for

@@ -17,7 +17,7 @@ QUERIES = load_queries("reservation.http.stored")
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """What is stored of a request.
+    """A request as it is stored.
 
     Attributes:
         fingerprint: the digest of what it is made of.

@@ -1,1 +1,1 @@
-"""What comes and goes over HTTP: the key, requests, answers and problems."""
+"""The HTTP side: the key, requests, answers and problems."""

@@ -1,4 +1,4 @@
-"""What a client sends: its target and content, read before the application sees the request."""
+"""A client's request: its target and content, read before the application sees it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What goes wrong with a request that has a key, as ``application/problem+json``.
+"""Problems of a request that has a key, as ``application/problem+json``.
 
 (Source: RFC 9457.)
 """

@@ -1,4 +1,4 @@
-"""What the stored versions of states say of the messages of one batch, and the versions to add."""
+"""The check of a batch's messages against stored versions of states, and the versions to add."""
 
 import uuid
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ _LAST = "\U0010ffff"
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """What one step removed.
+    """One step's result.
 
     Attributes:
         removed: how many versions.

@@ -1,4 +1,4 @@
-"""Which fields of a JSON object changed, and the object with the changes in it.
+"""The changed fields of a JSON object, and the object with the changes in it.
 
 Values are compared and kept as the text that they are.
 """

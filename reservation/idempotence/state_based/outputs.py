@@ -1,4 +1,4 @@
-"""What a handler publishes, as it is kept with the state."""
+"""A handler's outputs, as they are kept with the state."""
 
 import uuid
 from collections.abc import Sequence

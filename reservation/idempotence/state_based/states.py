@@ -67,7 +67,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class FirstHandling:
-    """What is stored of the first handling of a message.
+    """The stored first handling of a message.
 
     Attributes:
         stream_name: the stream with the version of the state that it made.
@@ -97,7 +97,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class StreamStates:
-    """What is stored in the stream that a message is for.
+    """The states in the stream that a message is for.
 
     Attributes:
         newest: the position of the newest version, -1 if there is none.

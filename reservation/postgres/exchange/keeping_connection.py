@@ -16,7 +16,7 @@ Names = dict[tuple[bytes, tuple[int, ...]], bytes]
 
 
 class End(Enum):
-    """What became of the last transaction of `transaction_of`, once `exchange` was to commit it."""
+    """The outcome of the last transaction of `transaction_of`, once `exchange` was to commit it."""
 
     OPEN = "open"
     COMMITTED = "committed"

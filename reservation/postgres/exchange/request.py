@@ -8,7 +8,7 @@ import psycopg
 
 
 class Answer(NamedTuple):
-    """What the server answered.
+    """The server's answer.
 
     Attributes:
         rows: the rows; none where the statement returns none.

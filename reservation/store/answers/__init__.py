@@ -1,1 +1,1 @@
-"""What became of a command: the question, its outcome, and waiting for it."""
+"""The outcome of a command: asking for it, and waiting for it."""

@@ -1,4 +1,4 @@
-"""What became of a command."""
+"""The outcome of a command."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -12,7 +12,7 @@ Event = TypeVar("Event", bound=DataclassInstance)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command, as `MessageStore.outcome` returns it.
+    """The outcome of a command, as `MessageStore.outcome` returns it.
 
     Everything in it is derived from the log, so it is as durable as the effect of the command, and
     the same however often the command is sent again.

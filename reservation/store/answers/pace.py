@@ -1,4 +1,4 @@
-"""How often to ask again, while an outcome is waited for."""
+"""The pace of questions while an outcome is waited for."""
 
 import time
 

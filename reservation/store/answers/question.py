@@ -66,7 +66,7 @@ class Question:
 
 
 class Questioned(Protocol):
-    """What makes questions about commands: a component."""
+    """Makes questions about commands: a component."""
 
     # Any: components have overloads of their own.
     def question(self, command: Any, /) -> Question:

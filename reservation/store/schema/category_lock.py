@@ -1,4 +1,4 @@
-"""Whether Message DB's function acquire_lock locks the category of a stream, as its original does.
+"""The check that Message DB's function acquire_lock locks the category, as its original does.
 
 Message DB lets a user replace it, and a lock for each stream is a common choice. Our writers take
 the lock of the category. Two kinds of writers that take two locks do not wait for each other, and a

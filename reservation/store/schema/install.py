@@ -40,7 +40,7 @@ CLOSING = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What an installation, or an attachment, found and did.
+    """The result of an installation, or an attachment.
 
     Attributes:
         message_store: whether it made the schema ``message_store``.
@@ -62,7 +62,7 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What schema ``reservation`` held, and what went with it.
+    """The contents and dependents of schema ``reservation``.
 
     Attributes:
         version: its version; None if it was missing, and nothing was done.

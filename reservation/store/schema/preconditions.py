@@ -1,4 +1,4 @@
-"""What a store must give a consumer before it writes, and repairs of its sequence.
+"""Preconditions of a store for a consumer's writes, and repairs of its sequence.
 
 It is checked on each new connection. A missing right is found before a batch fails because of it,
 and the error names it as the consumer's. A sequence behind the log is found before a write takes a

@@ -40,7 +40,7 @@ _NOT_DONE = ("01006", "01007")
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What a role may do now.
+    """The rights of a role.
 
     Attributes:
         kind: sender, consumer, operator or auditor.

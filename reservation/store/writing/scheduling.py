@@ -32,7 +32,7 @@ LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Cancellation(Enum):
-    """What became of a message that was to be cancelled.
+    """The outcome of a message that was to be cancelled.
 
     Attributes:
         CANCELLED: it is cancelled, now or before, and will not be written.
@@ -78,7 +78,7 @@ class ScheduledRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WrittenLater:
-    """What one call of `write_due` did.
+    """The result of `write_due`.
 
     Attributes:
         written: how many messages it wrote.

@@ -53,7 +53,7 @@ class Write:
 
 
 class Receiver(Protocol):
-    """What knows the streams of its commands: a component."""
+    """Knows the streams of its commands: a component."""
 
     def command_stream(self, command: Any, /) -> str:  # Any: it refuses what it does not handle
         """Return the stream that a command is sent to."""

@@ -51,7 +51,7 @@ DONE = ("reserved", "handled", "rejected", "duplicate", "redelivered", "ignored"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a message.
+    """The outcome of a message.
 
     Attributes:
         message: the message.
@@ -73,7 +73,7 @@ class Taken:
 
 
 class _WrittenBefore(Exception):
-    """What a handler decided is in the log already."""
+    """A handler's decision is in the log already."""
 
 
 class Interpreter:

@@ -1,4 +1,4 @@
-"""How repeated messages are recognized: by what was handled before, and by the key's first copy."""
+"""Recognition of repeated messages: by what was handled before, and by the key's first copy."""
 
 import dataclasses
 import json
