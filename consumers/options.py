@@ -1,4 +1,4 @@
-"""How consumers work: one record, made once and handed down whole."""
+"""Consumers' options: one record, made once and handed down whole."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ DEFAULT_BATCH_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line, or a program, sets for all consumers of a process.
+    """Options of a process's consumers, from the command line or a program.
 
     Attributes:
         batch_size: how many messages to handle in one transaction.

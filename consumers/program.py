@@ -44,7 +44,7 @@ LOOK = 0.1
 
 
 class StopEvent(Protocol):
-    """What a program asks `run` to stop with, such as a `threading.Event`."""
+    """An event that stops `run`, such as a `threading.Event`."""
 
     def wait(self, timeout: float, /) -> bool:
         """Wait for so many seconds at most; return whether it is time to stop."""
@@ -53,7 +53,7 @@ class StopEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What `drain` handled.
+    """Results of `drain`.
 
     Attributes:
         counts: how many messages became ``handled``, ``rejected``, ``reserved``, ``duplicate``,

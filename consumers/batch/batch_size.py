@@ -1,4 +1,4 @@
-"""How much to read for a batch, where what it brings about is large.
+"""The amount to read for a batch, where its effects are large.
 
 A batch ends once there is enough to write. What was read after that is discarded and read again. So
 the next batch reads only as much as was used, and each batch that is used completely doubles that.

@@ -19,7 +19,7 @@ from reservation.messages.message import StoredMessage
 
 
 class Comparison:
-    """How one consumer of a component compares commands."""
+    """Compares commands for one consumer of a component."""
 
     def __init__(self, context: ConsumerContext) -> None:
         self._context = context

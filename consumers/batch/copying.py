@@ -25,7 +25,7 @@ from reservation.postgres.exchange.request import Request
 
 
 class Copying:
-    """How one consumer reserves commands, and compares those that initiate again."""
+    """Reserves commands for one consumer, and compares those that initiate again."""
 
     def __init__(self, context: ConsumerContext) -> None:
         self._context = context

@@ -36,7 +36,7 @@ _QUERIES = load_queries("consumers.batch")
 
 
 class EffectsWriter:
-    """What writes the effects of the messages of one consumer, for a batch or for letters."""
+    """Writes the effects of one consumer's messages, for a batch or for letters."""
 
     def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
         self._context = context

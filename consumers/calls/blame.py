@@ -1,4 +1,4 @@
-"""Which errors of the store are faults of the messages that a transaction is for."""
+"""The errors of the store that a transaction's messages are to blame for."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

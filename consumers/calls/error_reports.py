@@ -19,7 +19,7 @@ from reservation.raised import describe
 
 
 class ErrorReports:
-    """What one consumer reports of attempts that failed, when what becomes of them is decided."""
+    """Reports one consumer's failed attempts, once what becomes of them is decided."""
 
     def __init__(
         self,

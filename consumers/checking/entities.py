@@ -1,4 +1,4 @@
-"""What a copy of an entity takes, which each message costs that a handler is called for."""
+"""The cost of copying an entity, paid for each message that a handler is called for."""
 
 import time
 from collections.abc import Iterator

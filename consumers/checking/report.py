@@ -1,4 +1,4 @@
-"""What a check found: the types of each category, and everything that does not fit."""
+"""A check's report: the types of each category, and everything that does not fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from reservation.inspection.tally import CategoryRole, Knowledge
 
 
 class CheckKind(StrEnum):
-    """What a finding is about."""
+    """The kind of a finding."""
 
     UNKNOWN_TYPE = "unknown-type"
     UNREADABLE = "unreadable"

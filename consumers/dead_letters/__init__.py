@@ -1,1 +1,1 @@
-"""What people do with messages that were not handled: find them, retry and discard them."""
+"""Administration of messages that were not handled: find, retry and discard them."""

@@ -1,4 +1,4 @@
-"""What people do with dead letters: list them, and change their states.
+"""Administration of dead letters: list them, and change their states.
 
 Nothing is handled here. The consumer that holds the partition of a letter notices within a second
 that it is to be retried, or when it starts.

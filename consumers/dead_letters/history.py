@@ -1,4 +1,4 @@
-"""What people have done with dead letters, and why: kept with the change, in one transaction.
+"""The history of decisions about dead letters: kept with the change, in one transaction.
 
 Rows are only added. The server notes who was connected, and when. A program that acts for people
 names the one who asked, which is what that program says.
@@ -26,7 +26,7 @@ LetterAction = Literal["retry", "discard"]
 
 @dataclass(frozen=True, slots=True)
 class LetterRequest:
-    """What somebody asks for, apart from the letters.
+    """A person's request, apart from the letters.
 
     Attributes:
         reason: why; None where none is given.
@@ -41,7 +41,7 @@ class LetterRequest:
 
 @dataclass(frozen=True, slots=True)
 class LetterDecision:
-    """What somebody decided about a letter.
+    """A person's decision about a letter.
 
     Attributes:
         decision: retry, discard, or correct: a retry with other data.
@@ -62,7 +62,7 @@ class LetterDecision:
 
 @dataclass(frozen=True, slots=True)
 class LetterResult:
-    """What a request has done.
+    """The result of a request.
 
     Attributes:
         decision: retry, discard, or correct: a retry with other data.

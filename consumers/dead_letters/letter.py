@@ -1,4 +1,4 @@
-"""What is stored of a message that was not handled, and about it."""
+"""A message that was not handled, and what is stored about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which letters are meant; what is None does not narrow them.
+    """A selection of letters; what is None does not narrow it.
 
     Attributes:
         consumer: those of this consumer.
@@ -102,7 +102,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the store holds of a letter's message.
+    """The stored content of a letter's message.
 
     Attributes:
         data: the payload, as JSON; a text that says so if it is too large to be read.
@@ -119,7 +119,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What is kept of an exception, with ``--errors full``; it may hold data of the message.
+    """The stored exception, with ``--errors full``; it may hold data of the message.
 
     Attributes:
         error_text: its text; None if it was not kept.

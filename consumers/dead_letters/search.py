@@ -17,7 +17,7 @@ _QUERIES = load_queries("consumers.dead_letters", "search.sql")
 
 
 class LetterKey(NamedTuple):
-    """Which letter is meant.
+    """The key of a letter.
 
     Attributes:
         global_position: that of the message.
@@ -37,7 +37,7 @@ class LetterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which letters are looked for; what is None does not narrow them.
+    """The letters to look for; what is None does not narrow them.
 
     Attributes:
         consumer: those of this component.
@@ -72,7 +72,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many letters a filter picks out, and as far as which.
+    """The count of a filter's letters, and the last of them.
 
     Attributes:
         count: how many there are.

@@ -1,1 +1,1 @@
-"""What the messages of a batch bring about, and which of them are set aside."""
+"""The effects of a batch's messages, and the messages that are set aside."""

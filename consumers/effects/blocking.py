@@ -1,4 +1,4 @@
-"""Which messages of a batch are handled, which are set aside, and which wait behind those.
+"""A batch's messages to handle, those to set aside, and those that wait behind these.
 
 A message that cannot be handled is set aside, and later messages of its entity are parked behind
 it, so that every entity sees its messages in order. Other entities go on. (The idea is that of
@@ -24,7 +24,7 @@ _RUNNING = Failure(Reason.RUNNING, wait=0.0)
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What a batch does with messages that cannot be handled.
+    """A batch's policy for messages that cannot be handled.
 
     Attributes:
         blocked: the entities whose messages are parked; only read.

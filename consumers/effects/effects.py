@@ -19,7 +19,7 @@ from reservation.store.writing.write import Row
 
 @dataclass(slots=True)
 class Effects:
-    """What is to be written for a batch, and the outcomes of its messages.
+    """The writes of a batch, and the outcomes of its messages.
 
     Attributes:
         writes: the events, and the further messages that handlers wrote, in order.

@@ -1,4 +1,4 @@
-"""Why a message could not be handled, in words that contain nothing of its data."""
+"""Failures to handle a message, in words that contain nothing of its data."""
 
 import hashlib
 import traceback
@@ -58,7 +58,7 @@ def _cannot_undo() -> bool:
 
 
 class Reason(StrEnum):
-    """Why a message was set aside: the kind of its fault, or what it waits for."""
+    """The reason a message was set aside: its fault, or what it waits for."""
 
     HANDLER = "handler"
     UNDECODABLE = "undecodable"
@@ -104,7 +104,7 @@ PERMANENT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a message was not handled, and when it is tried again.
+    """A message's failure, and the time of its next attempt.
 
     Attributes:
         reason: the kind of fault.

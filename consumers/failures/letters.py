@@ -61,7 +61,7 @@ class DueLetter:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a look for due letters found.
+    """The due letters that a look found.
 
     Attributes:
         letters: those that are due, in the order of the log, up to a limit.

@@ -1,4 +1,4 @@
-"""When a message that failed is tried again."""
+"""Retries of a message that failed."""
 
 from consumers.failures.failure import PERMANENT, Failure, HandlerRaisedError, reason_of
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
@@ -9,7 +9,7 @@ from reservation.handlers.retry import Retry, next_attempt
 
 
 class Retries:
-    """How often, and when, the messages of one category are tried again."""
+    """Decides whether and when messages of one category are tried again."""
 
     def __init__(
         self, component: Component, category: str, detail: ErrorDetail = PLACE_ONLY

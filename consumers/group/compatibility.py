@@ -1,4 +1,4 @@
-"""Whether processes with different declarations may be members of one component's groups at once.
+"""The compatibility of declarations of processes that are members of one component's groups.
 
 Each member stores what it declares (`ProcessDeclaration`). A process that joins compares that with
 its own, under a lock that all that join take, so two that start at the same moment see each other.
@@ -24,7 +24,7 @@ GUIDE = "docs/how-to/upgrade.md"
 
 
 class Incompatibility(NamedTuple):
-    """Why a process may not run beside another one.
+    """A reason not to run beside another process.
 
     Attributes:
         text: what differs.

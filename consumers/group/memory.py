@@ -1,4 +1,4 @@
-"""What a component's consumers remember of messages in tables beside the log.
+"""The records of messages that a component's consumers keep beside the log.
 
 Processed messages, revisions and states decide whether a message is a duplicate. In a store that
 was cleared, restored or replaced they are about messages that are not in its log, and a new message

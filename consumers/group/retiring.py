@@ -24,7 +24,7 @@ _QUERIES = load_queries("consumers.group", "retiring.sql")
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was removed of a component, or would be.
+    """A component's removal, done or planned.
 
     Attributes:
         component: its name.

@@ -1,4 +1,4 @@
-"""How many partitions each category has, checked before consumers start."""
+"""Partition counts of categories, checked before consumers start."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which messages of a batch are decided on, decoded, and what becomes of the others."""
+"""Decoding of the messages of a batch to decide on, and the outcomes of the others."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from reservation.messages.message import StoredMessage
 
 
 class BatchDecoding:
-    """How one consumer of a component decodes a batch."""
+    """Decodes a batch for one consumer of a component."""
 
     def __init__(
         self,

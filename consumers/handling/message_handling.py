@@ -34,7 +34,7 @@ from reservation.messages.message import StoredMessage
 
 
 class MessageHandling:
-    """How one consumer of a component handles a message.
+    """Handles a message for one consumer of a component.
 
     Attributes:
         connection_used: whether a handler has asked for the connection.

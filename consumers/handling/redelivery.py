@@ -1,4 +1,4 @@
-"""Which messages have been handled before, found by the ids of what their handling writes."""
+"""Messages that have been handled before, found by the ids of what their handling writes."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""What becomes of messages that are read again: which of them are duplicates, and why.
+"""The outcome of messages that are read again: which of them are duplicates, and why.
 
 A record is what a strategy stored beside the log, such as a pass; it can be removed, and then the
 message is handled anew. What the log itself shows cannot: a reservation, or an event that followed.
@@ -37,7 +37,7 @@ _MOST_PORTIONS = MOST_READ // _AT_ONCE
 
 @dataclass(frozen=True, slots=True)
 class Rereading:
-    """What becomes of the messages of a category that a change of positions has read again.
+    """The outcome of the messages of a category that a change of positions has read again.
 
     Attributes:
         recorded: how many are recorded as handled beside the log.

@@ -1,4 +1,4 @@
-"""Whether a message with other data is the same intent: its key and its entity must stay.
+"""The check that other data is the same intent: its key and its entity must stay.
 
 The server compares the fields that make them (`reservation.retry_with_data`). What functions and
 upcasters make of a message only the component can tell, when the message is handled.

@@ -44,7 +44,7 @@ class StateContext(Context):
 
 
 class StateHandling:
-    """How one consumer of a component handles messages of `StateBased`."""
+    """Handles messages of `StateBased` for one consumer of a component."""
 
     def __init__(self, context: ConsumerContext) -> None:
         declared = declarations(context.component)

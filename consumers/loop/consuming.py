@@ -22,7 +22,7 @@ from reservation.store.notifications import Notices
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one consumer of a process has for itself.
+    """One consumer's own part of a process.
 
     Attributes:
         component: the component whose handlers decide.

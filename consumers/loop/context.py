@@ -1,4 +1,4 @@
-"""What the parts of one consumer's loop share, over all of its connections."""
+"""The shared context of one consumer's loop, over all of its connections."""
 
 from dataclasses import dataclass, field
 

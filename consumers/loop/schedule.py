@@ -27,7 +27,7 @@ MOST_COUNTED = 100_000
 
 
 class Schedule:
-    """When the next scheduled message of the store is due, as far as one process knows."""
+    """The time of the store's next scheduled message, as far as one process knows."""
 
     def __init__(self, log: Log, telemetry: Telemetry) -> None:
         self._log = log

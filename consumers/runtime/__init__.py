@@ -1,1 +1,1 @@
-"""What every process of a consumer needs: its connection, signals, logs, back-off and telemetry."""
+"""The runtime of a consumer's process: its connection, signals, logs, back-off and telemetry."""

@@ -1,4 +1,4 @@
-"""How long to wait before another attempt."""
+"""The wait before another attempt."""
 
 import random
 

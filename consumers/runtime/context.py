@@ -1,4 +1,4 @@
-"""What the parts of one consumer share, as long as it has one connection."""
+"""The shared context of one consumer, as long as it has one connection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

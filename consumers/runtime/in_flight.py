@@ -1,4 +1,4 @@
-"""What each consumer of a process has in flight, in memory that outlives the process.
+"""The messages that each consumer has in flight, in memory that outlives its process.
 
 A message may end the process that handles it, and with it all consumers of that process. Their host
 then looks at what each had in flight, and hands that on, so that the next process takes only those
@@ -27,7 +27,7 @@ SOME = -1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a consumer had in flight.
+    """A consumer's work in flight.
 
     Attributes:
         first: the global position of the first message; 0 for none.

@@ -22,7 +22,7 @@ MOST_WAITING = 1000
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call has given: events, or the error with which it failed."""
+    """The result of a call: events, or the error with which it failed."""
 
     outcome: str
     events: Sequence[object] = ()

@@ -24,7 +24,7 @@ def close(descriptor: int) -> None:
 
 
 class Stop:
-    """Whether this process is to stop, and a wait that ends when it is.
+    """The request to stop this process, and a wait that ends with it.
 
     Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
     and SIGINT, unless `request` alone is to stop it. A signal handler may run between any two

@@ -1,4 +1,4 @@
-"""What belongs to a command: its causes, its copy, its reissues, and what follows from it.
+"""The messages of a command: its causes, its copy, its reissues, and what follows from it.
 
 No index leads from a message to what follows from it. The copy is looked for under the names that
 the fields of the command allow, events under the ids that derive from their causes, and everything
@@ -39,7 +39,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 @dataclass
 class Found:
-    """What was found of the messages that were asked for.
+    """The found messages of those that were asked for.
 
     Attributes:
         messages: by their global positions.

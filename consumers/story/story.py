@@ -1,4 +1,4 @@
-"""What became of that which a text names: messages in order, and what is stored about them."""
+"""The story of what a text names: messages in order, and what is stored about them."""
 
 import re
 import uuid
@@ -45,7 +45,7 @@ _TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class EntryKind(StrEnum):
-    """What an entry of a story is."""
+    """The kind of a story's entry."""
 
     COMMAND = "command"
     REISSUE = "reissue"  # a further command of the same key
@@ -62,7 +62,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoryOutcome:
-    """What became of a command, in a sentence; the tone is for its colour."""
+    """The outcome of a command, in a sentence; the tone is for its colour."""
 
     text: str
     tone: Literal["good", "warn", "bad"]
@@ -108,7 +108,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a store holds of that which a text names.
+    """The stored story of what a text names.
 
     Attributes:
         text: what was asked for.

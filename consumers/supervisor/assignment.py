@@ -1,4 +1,4 @@
-"""What each process of a host is to do."""
+"""The work of each process of a host."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ GRACE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a process is to do; each of a host's does the same.
+    """The work of a process; each of a host's does the same.
 
     Attributes:
         apps: the app paths of the components.

@@ -26,7 +26,7 @@ _CODE = (
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a process has of its host.
+    """A process's links to its host.
 
     Attributes:
         assignment: what it is to do.
@@ -51,7 +51,7 @@ class Inherited:
 
 @dataclass(frozen=True, slots=True)
 class EndReason:
-    """Why a process cannot go on.
+    """The reason a process ends.
 
     Attributes:
         reads: the consumer that failed.

@@ -1,4 +1,4 @@
-"""What a supervisor knows of its consumers: whether they live, are at work, and what they did."""
+"""The health of a supervisor's consumers: whether they live, are at work, and what they did."""
 
 import socket
 import threading
@@ -33,7 +33,7 @@ class Life:
 
 @dataclass(slots=True)
 class ConsumerCounts:
-    """What all processes of a consumer have done, those that have ended included.
+    """The counts of all processes of a consumer, ended ones included.
 
     Attributes:
         counts: as in `ConsumerReport`, as are the others.

@@ -1,4 +1,4 @@
-"""What the store says of consumers, as Prometheus metrics: the same from each of their hosts."""
+"""The store's record of consumers, as Prometheus metrics: the same from each of their hosts."""
 
 from collections.abc import Callable, Iterator, Sequence
 

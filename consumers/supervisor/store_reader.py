@@ -1,4 +1,4 @@
-"""What the store says of a supervisor's consumers, read now and then by a thread of its own.
+"""The store's record of a supervisor's consumers, read now and then by a thread of its own.
 
 A request for metrics takes what was read last, so it never waits for the database, and any number
 of requests are one read. The thread may hang in a network that went silent. Then what it read
@@ -40,7 +40,7 @@ KEPT_FOR = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StoreReading:
-    """What is known of the store at a moment.
+    """The store as known at a moment.
 
     Attributes:
         up: whether the last read succeeded, and the next is not late.

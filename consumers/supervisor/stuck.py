@@ -1,4 +1,4 @@
-"""Which consumers of a process are stuck in the call of a handler."""
+"""The consumers of a process that are stuck in a handler's call."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ LOOK = 1.0
 
 
 class Stuck:
-    """What was seen of the consumers of one process, look after look.
+    """Watches the consumers of one process, look after look.
 
     Only the time between looks counts, so a host that was paused itself takes nobody to be stuck.
     """

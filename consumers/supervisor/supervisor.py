@@ -49,7 +49,7 @@ class ConsumerFailed(ReservationError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the host serves metrics and health checks.
+    """The address of metrics and health checks.
 
     Attributes:
         host: the address or name.

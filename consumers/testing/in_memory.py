@@ -38,7 +38,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class MessageOutcome:
-    """What became of a message that a component took.
+    """The outcome of a message that a component took.
 
     Attributes:
         component: the component's name.
@@ -58,7 +58,7 @@ class MessageOutcome:
 
 
 class InMemoryStore:
-    """What a store would hold, and what became of each message.
+    """The contents of a store, and the outcome of each message.
 
     Attributes:
         outcomes: what became of each message, in the order of their taking. A command that is

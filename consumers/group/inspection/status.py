@@ -1,4 +1,4 @@
-"""Where every consumer is, how far behind, and who holds it, as one snapshot shows it.
+"""The position, lag and holder of every consumer, as one snapshot shows them.
 
 This only reads, so an auditor may do it. The lag is counted in passes over a category, each with a
 limited number of messages, from the partition that is furthest behind. A backlog of millions takes
@@ -40,7 +40,7 @@ MOST_PASSES = 4
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a partition is behind.
+    """The lag of a partition.
 
     Attributes:
         messages: how many messages of the partition are not handled, as far as they were counted.
@@ -58,7 +58,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How one consumer stands in one partition of a category.
+    """One consumer's status in one partition of a category.
 
     Attributes:
         stored: the position, who holds it, and whether it is foreign.

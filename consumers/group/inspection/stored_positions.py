@@ -35,7 +35,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """Where one consumer is in one partition of a category.
+    """A consumer's position in a partition of a category.
 
     Attributes:
         consumer: the component's name.

@@ -1,4 +1,4 @@
-"""How every consumer stands in each category, its partitions taken together.
+"""Every consumer's status in each category, its partitions taken together.
 
 These are the numbers of `consumers.group.inspection.status`, added up for whoever asks again and
 again: the metrics of a supervisor, and a page that shows all consumers.
@@ -29,7 +29,7 @@ _QUERIES = load_queries("consumers.group.inspection", "status.sql")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSummary:
-    """How one consumer stands in a category, all of its partitions taken together.
+    """One consumer's status in a category, all of its partitions taken together.
 
     Attributes:
         consumer: the component's name.

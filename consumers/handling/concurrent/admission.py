@@ -12,7 +12,7 @@ from consumers.runtime.running_calls import RunningCalls
 
 
 class Admission:
-    """Who waits to be called, of one batch.
+    """Admits one batch's messages to calls.
 
     A handler that is not async needs no place, and is called even where the time is over, unless
     an async one before it was not.

@@ -33,7 +33,7 @@ from reservation.messages.message import StoredMessage
 
 @dataclass(slots=True)
 class _Waiting:
-    """Which messages of what was decided on last wait for calls, by their global positions."""
+    """The messages decided on last that wait for calls, by their global positions."""
 
     running: list[int] = field(default_factory=list)
     held: dict[int, Callable[[], bool]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class _Waiting:
 
 
 class ConcurrentHandling:
-    """How one consumer of a component handles batches with messages of async handlers."""
+    """Handles batches with messages of async handlers for one consumer of a component."""
 
     def __init__(
         self, context: ConsumerContext, messages: MessageHandling, decoding: Decoding

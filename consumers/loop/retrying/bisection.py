@@ -1,4 +1,4 @@
-"""Which messages the next transaction takes, once one has failed.
+"""The messages of the next transaction, once one has failed.
 
 Where the error names a message, and what its handler did could not be undone by itself, the
 transaction is run again up to that message, which is set aside without being tried. A refused

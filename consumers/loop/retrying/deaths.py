@@ -12,7 +12,7 @@ from consumers.runtime.stopping import Stop
 
 
 class Deaths:
-    """What one consumer takes over from processes that died, and when it is handled."""
+    """Takes over messages from processes that died, and says when they are handled."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""When one consumer looks for letters that are due.
+"""One consumer's looks for letters that are due.
 
 It looks when partitions were taken, after each commit that wrote or finished letters, when the next
 letter that it knows of is due, and at each rebalance while there are letters that wait or
@@ -68,7 +68,7 @@ class DueLetters:
 
 
 class WaitingCount:
-    """How many messages wait, counted at rebalances: seldom, so that it costs little."""
+    """The number of messages that wait, counted seldom so that it costs little."""
 
     def __init__(self) -> None:
         self._number = 0

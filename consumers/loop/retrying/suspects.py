@@ -17,7 +17,7 @@ LOOK = 0.2
 
 
 class Suspects:
-    """Who waits for a turn, in the order in which they came, and how many batches run."""
+    """Gives turns in the order of arrival, and counts the batches that run."""
 
     def __init__(self) -> None:
         self._waiting: deque[object] = deque()

@@ -1,1 +1,1 @@
-"""What a consumer reports of itself: logs, spans, the errors of messages, and telemetry."""
+"""A consumer's reports of itself: logs, spans, the errors of messages, and telemetry."""

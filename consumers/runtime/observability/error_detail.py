@@ -1,11 +1,11 @@
-"""What is kept of the exceptions for which messages fail, besides their class and place."""
+"""The details kept of the exceptions for which messages fail, besides class and place."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """What one consumer keeps.
+    """One consumer's choice.
 
     Attributes:
         text: whether the text and the traceback are stored with the dead letter. They may hold

@@ -1,4 +1,4 @@
-"""What structlog's context variables say while the code of a component handles a message.
+"""Values of structlog's context variables while a component's code handles a message.
 
 The variables are structlog's own, so that its `merge_contextvars` finds them, in whichever way a
 program has configured it. `bind_contextvars` looks each of them up by its name and remembers what

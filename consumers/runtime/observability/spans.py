@@ -66,7 +66,7 @@ class MessageSpan:
 
 
 class Spans:
-    """What makes the spans of one consumer, batch after batch.
+    """Makes the spans of one consumer, batch after batch.
 
     Attributes:
         tracing: what makes them for this batch; None if the process does not trace.

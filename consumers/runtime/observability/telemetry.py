@@ -1,4 +1,4 @@
-"""What a consumer reports to the host of its process, if that has asked for it.
+"""A consumer's reports to the host of its process, if that has asked for them.
 
 Each report is one datagram with the totals since the process began. So a lost report is made up for
 by the next one, the last report of a killed process still counts, and a process never waits for its

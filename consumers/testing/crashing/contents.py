@@ -55,7 +55,7 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a database holds.
+    """A database's contents.
 
     Attributes:
         messages: in the order of their global positions.
@@ -68,7 +68,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class ContentDifference:
-    """What two databases do not agree in.
+    """A difference between two databases.
 
     Attributes:
         what: the object, in words.

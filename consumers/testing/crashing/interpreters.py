@@ -42,7 +42,7 @@ PATIENCE = 60.0
 
 @dataclass(slots=True)
 class Ran:
-    """How a run went.
+    """A run's result.
 
     Attributes:
         calls: the calls of handlers, in order.

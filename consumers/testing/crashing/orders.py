@@ -1,4 +1,4 @@
-"""What the kit asks of a process that runs the component, and what that answers.
+"""The kit's orders to a process that runs the component, and the answers.
 
 Each is a line of JSON. An order is answered by any number of records; the last says how it ended.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """Where a process kills itself.
+    """The place of a kill.
 
     Attributes:
         at: before an exchange with the server, before a call of a handler, or when that returned.

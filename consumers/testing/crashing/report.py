@@ -1,4 +1,4 @@
-"""What the crash kit found: kinds of bugs, findings, and the report."""
+"""The crash kit's results: kinds of bugs, findings, and the report."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from reservation.errors import ReservationError
 
 
 class BugKind(StrEnum):
-    """What is wrong with a handler; each kind has a way out."""
+    """The kind of a handler's bug; each has a way out."""
 
     OWN_ID = "own uuid"
     OWN_CLOCK = "own clock"
@@ -93,7 +93,7 @@ class Bug:
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What the crash kit did and found.
+    """The report of the crash kit.
 
     Attributes:
         findings: the bugs, one for each kind and handler.

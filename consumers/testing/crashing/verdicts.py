@@ -1,4 +1,4 @@
-"""What a difference between two runs says about a handler."""
+"""Verdicts on a handler from the difference of two runs."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
 
 
 class Handlers:
-    """Which handler a difference comes from, as a run without a kill has shown.
+    """Finds the handler behind a difference, as a run without a kill has shown.
 
     Attributes:
         component: what stands for the handler where none can be made out.

@@ -1,1 +1,1 @@
-"""What runs in the processes that are killed: the component, and what observes its handlers."""
+"""The code in the processes that are killed: the component, and observers of its handlers."""

@@ -16,7 +16,7 @@ from consumers.testing.crashing.orders import Ended, Order, Record
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What a host is told first.
+    """A host's settings.
 
     Attributes:
         app: the component's app path.

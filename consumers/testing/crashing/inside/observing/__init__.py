@@ -1,1 +1,1 @@
-"""What is observed of a handler's call: shared state, database sessions and other effects."""
+"""Observation of a handler's call: shared state, database sessions and other effects."""

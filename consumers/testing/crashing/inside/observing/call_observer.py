@@ -1,4 +1,4 @@
-"""What one call of a handler changes, leaves running and reaches for beside what it returns."""
+"""An observer of what one call of a handler changes, leaves running and reaches for."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What others than the consumer's transaction commit and leave in the database during a call."""
+"""Commits and sessions of others than the consumer's transaction during a call."""
 
 from typing import Any
 

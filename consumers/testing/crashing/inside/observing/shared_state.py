@@ -1,4 +1,4 @@
-"""What calls of a handler share: the globals of its module, classes, defaults and closures."""
+"""Calls' shared state: the globals of a handler's module, classes, defaults and closures."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
