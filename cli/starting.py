@@ -1,4 +1,4 @@
-"""What the console script calls: it imports the command line, and runs it."""
+"""The console script's entry: it imports the command line, and runs it."""
 
 from cli.common.interrupts import quietly_interrupted
 

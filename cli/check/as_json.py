@@ -1,4 +1,4 @@
-"""What a check found, as one JSON object."""
+"""A check's report, as one JSON object."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a check found, as one table: a row for each type, and one for everything else found."""
+"""A check's report, as one table: a row for each type, and one for everything else found."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table

@@ -1,1 +1,1 @@
-"""What several commands share: errors, options, extras, tables."""
+"""Shared parts of commands: errors, options, extras, tables."""

@@ -27,7 +27,7 @@ class CommandError(click.ClickException):
 
 
 class NotInOrder(click.ClickException):
-    """What the command found, or ran into, is not in order."""
+    """The command met something that is not in order."""
 
     exit_code = NOT_IN_ORDER
 

@@ -38,7 +38,7 @@ LONGEST_FORM = 2**18
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may come in, and how.
+    """The rules of access.
 
     Attributes:
         sign_in: how people sign in.

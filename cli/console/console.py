@@ -1,4 +1,4 @@
-"""What every page is given: the store, the components, the templates, and who is acting."""
+"""Every page's context: the store, the components, the templates, and who is acting."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class NotAllowedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What every page is given.
+    """Every page's context.
 
     Attributes:
         store: the store, which this only reads.

@@ -1,4 +1,4 @@
-"""Who may come in, and what no other site can do.
+"""Sign-in, and protection against other sites.
 
 People sign in with a token, or at a proxy that names them in a header. Sessions, host names and
 what a proxy forwards are those of Starlette and uvicorn.
@@ -45,7 +45,7 @@ _HEADERS = {
 
 
 class SignIn(Protocol):
-    """How people sign in."""
+    """A way to sign in."""
 
     def actor(self, request: Request) -> str | None:
         """Return who has signed in; None for nobody."""

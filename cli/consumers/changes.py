@@ -19,7 +19,7 @@ from reservation.messages.message import printable
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is removed of what a component's consumers remember.
+    """The removal of what a component's consumers remember.
 
     Attributes:
         component: whose consumers.

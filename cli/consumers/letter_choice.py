@@ -22,7 +22,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen.
+    """Chosen letters.
 
     Attributes:
         positions: the global positions of single letters; empty for all that `wanted` picks out.

@@ -1,4 +1,4 @@
-"""Where the example's code is: beside the packages in a checkout, within ``cli`` in a wheel."""
+"""The example's folder: beside the packages in a checkout, within ``cli`` in a wheel."""
 
 from pathlib import Path
 

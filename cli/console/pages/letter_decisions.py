@@ -28,7 +28,7 @@ LONGEST_REASON = 2_000
 
 
 class _Action(NamedTuple):
-    """What can be done: which of the letters that are found it is about, and what does it."""
+    """An action on letters: which of those that are found it is about, and what does it."""
 
     picks: Callable[[Filter], Filter]
     does: Callable[[Connection[Any], Filter, history.LetterRequest, Extent], StateChange]

@@ -1,4 +1,4 @@
-"""Which letters an address or a form means: those of a search, or a single one."""
+"""Letters that an address or a form means: those of a search, or a single one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class SearchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for: the letters, the choice of states, and the parameters that say so."""
+    """A search: the letters, the choice of states, and the parameters that say so."""
 
     wanted: Filter
     state: str

@@ -1,1 +1,1 @@
-"""What the pages show, read with few statements whatever is stored."""
+"""Contents of pages, read with few statements whatever is stored."""

@@ -61,7 +61,7 @@ class WaitingMessage:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How one consumer stands in one category: its partitions, and who shares them."""
+    """One consumer's group in one category: its partitions, and who shares them."""
 
     consumer: str
     category: str

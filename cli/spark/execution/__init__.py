@@ -1,1 +1,1 @@
-"""What the Spark commands do. It imports Spark, so `cli.common.lazy` loads it for a run only."""
+"""The code of Spark commands. It imports Spark, so `cli.common.lazy` loads it for a run only."""

@@ -1,4 +1,4 @@
-"""What Spark is doing, in numbers of its tasks, and on a terminal while it does it."""
+"""Spark's progress, in numbers of its tasks, and on a terminal while it works."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ class Tasks:
 
 
 class Activity:
-    """What a session is doing, as Spark itself tracks it."""
+    """A session's activity, as Spark itself tracks it."""
 
     def __init__(self, session: SparkSession) -> None:
         context = getattr(session, "sparkContext", None)
