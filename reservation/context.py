@@ -34,11 +34,10 @@ M = TypeVar("M")
 def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
     """Return the error of a message whose place in the sequence says nothing of its entity's."""
     return IdempotenceKeyError(
-        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
-        f"may have been handled before, because its stream is not in the partition of that entity, "
-        f"and its category has several partitions, or had, or the entity has not waited for its "
-        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
-        f"letter"
+        f"Cannot handle {message} in order: later messages of {printable(entity_stream)} may have "
+        f"been handled already, because its stream is in another partition than that entity, or "
+        f"the entity did not wait for its dead letter; send it again to a stream whose id begins "
+        f"with the entity's, and discard the letter"
     )
 
 
@@ -164,8 +163,8 @@ class Context:
         """
         if self._connection is None:
             raise HandlerError(
-                f"There is no connection to handle {self.message} with; a handler with StateBased "
-                f"or async def has none, and in a test make its context with "
+                f"There is no connection for {self.message}: a handler with StateBased or "
+                f"async def has none; in a test, make the context with "
                 f"Context(message, connection=connection)"
             )
         self._gave = True
@@ -306,9 +305,8 @@ class Context:
         metadata = self.message.follow_metadata()
         if metadata.reply_stream_name is None:
             raise HandlerError(
-                f"There is nowhere to reply to {self.message}: its metadata names no reply stream; "
-                f"let the sender give one, or look at context.message.metadata.reply_stream_name "
-                f"first"
+                f"Cannot reply to {self.message}: its metadata names no reply stream; let the "
+                f"sender give one, or check context.message.metadata.reply_stream_name first"
             )
         if category(metadata.reply_stream_name) not in self._replies_to:
             raise HandlerError(
@@ -358,8 +356,8 @@ class Context:
             raise HandlerError(f"The handler of {self.message} cannot schedule: {error}") from error
         if expected_version is not None:
             raise HandlerError(
-                f"The handler of {self.message} cannot schedule: what is written later can expect "
-                f"no version of its stream; leave expected_version out"
+                f"The handler of {self.message} cannot schedule: a scheduled message cannot have "
+                f"an expected version; leave expected_version out"
             )
         due = due or self.time + (delay or timedelta(0))
         id_ = self._further_id(message, stream_name, None)

@@ -17,13 +17,13 @@ from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.lending import ConnectionBusyError
 from consumers.effects.blocking import FailurePolicy
 from consumers.effects.effects import Effects
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.handling.handling import Handling, Prepared
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import MessageError, SerializationError
 from reservation.idempotence.server_keys import Commands
 from reservation.postgres.exchange.keeping_connection import keeps_statements
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.store.statements import Statement
 
 # Entities are kept for at least two batches of so many messages.
@@ -70,25 +70,25 @@ class Ahead:
         """Return what reads the batch after one; None if it is not to be decided on ahead."""
         follows = (
             len(batch.messages) == size <= MOST
-            and batch.part == Partition(batch.part.after)  # the whole category, in its order
+            and batch.part == CategoryPart(batch.part.after)  # the whole category, in its order
             and not (policy.sets_aside or policy.looks)
             and not (effects.letters or effects.reservations or effects.reissued)
             and not self._handling.needs_connection
             and keeps_statements(self._connection)
             and self._seconds < QUICK
         )
-        return self._reading.statement(Partition(batch.to), size) if follows else None
+        return self._reading.statement(CategoryPart(batch.to), size) if follows else None
 
     def prepare(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         batch: ReadBatch,
         commands: Commands,
         size: int,
         policy: FailurePolicy,
     ) -> NextBatch:
         """Return the batch after one, prepared if all of it can be handled as it is."""
-        read = self._reading.batch(positions, Partition(batch.to), commands, size)
+        read = self._reading.batch(positions, CategoryPart(batch.to), commands, size)
         following = NextBatch(read, policy)
         if not read.messages or read.as_sent:
             return following

@@ -17,7 +17,7 @@ from consumers.calls.blame import before
 from consumers.dead_letters.corrections import Corrections
 from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
-from consumers.group.positions import NotMovedError, Positions
+from consumers.group.positions import HeldPartitions, NotMovedError
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.records import Role
@@ -25,7 +25,7 @@ from reservation.declaration.table import declarations
 from reservation.errors import MessageError
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 
 
 def _never() -> bool:
@@ -58,7 +58,7 @@ class Batch:
 
     def run(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         limit: int,
         *,
         recheck: bool = False,
@@ -97,8 +97,8 @@ class Batch:
 
     def _first(
         self,
-        positions: Positions,
-        part: Partition,
+        positions: HeldPartitions,
+        part: CategoryPart,
         size: int,
         policy: FailurePolicy,
         *,
@@ -116,7 +116,9 @@ class Batch:
             positions, part, size, policy, recheck=recheck, commands=commands, goes_on=goes_on
         )
 
-    def _reserved(self, positions: Positions, part: Partition, found: Reserved) -> BatchResult:
+    def _reserved(
+        self, positions: HeldPartitions, part: CategoryPart, found: Reserved
+    ) -> BatchResult:
         """Note what was reserved and committed."""
         positions.committed(part, found.to)
         if found.read:
@@ -135,6 +137,6 @@ class Batch:
         """
         return before(self.uncommitted, error.global_position)
 
-    def first(self, positions: Positions) -> StoredMessage | None:
+    def first(self, positions: HeldPartitions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
         return self._reading.first(positions)

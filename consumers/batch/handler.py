@@ -18,7 +18,7 @@ from consumers.effects.blocking import FailurePolicy
 from consumers.effects.effects import Effects
 from consumers.failures.failure import Unhandled
 from consumers.failures.letters import DeadLetters
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.handling.handling import Handling
 from consumers.handling.same_intent import key_fields
 from consumers.runtime.context import ConsumerContext
@@ -26,8 +26,8 @@ from reservation.declaration.table import declarations
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
 from reservation.postgres.exchange.request import Answer, Request
+from reservation.store.category_part import CategoryPart
 from reservation.store.client import MessageStore
-from reservation.store.partition import Partition
 from reservation.store.statements import lock_categories, run
 
 
@@ -48,7 +48,7 @@ class BatchResult:
         waits: whether nothing was handled, because the first message waits for async calls.
     """
 
-    part: Partition | None
+    part: CategoryPart | None
     to: int
     read: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -90,8 +90,8 @@ class BatchHandler:
 
     def first(
         self,
-        positions: Positions,
-        part: Partition,
+        positions: HeldPartitions,
+        part: CategoryPart,
         size: int,
         policy: FailurePolicy,
         *,
@@ -139,7 +139,7 @@ class BatchHandler:
         return self._committed(positions, batch, effects, following)
 
     def follow(
-        self, positions: Positions, last: NextBatch, size: int, *, goes_on: bool
+        self, positions: HeldPartitions, last: NextBatch, size: int, *, goes_on: bool
     ) -> tuple[BatchResult | None, NextBatch | None]:
         """Commit what was decided ahead; None if nothing was."""
         with self._handling.attempt():
@@ -167,7 +167,7 @@ class BatchHandler:
 
     def _write(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         batch: ReadBatch,
         effects: Effects,
         following: NextBatch | None,
@@ -189,7 +189,7 @@ class BatchHandler:
 
     def _committed(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         batch: ReadBatch,
         effects: Effects,
         following: NextBatch | None,

@@ -10,7 +10,7 @@ from consumers.effects.blocking import FailurePolicy
 from consumers.effects.effects import Effects
 from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.failures.letters import DeadLetters, DueLetter
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.messages.message import StoredMessage
@@ -56,7 +56,7 @@ class RetryTransaction:
 
     def run(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         letters: Sequence[DueLetter],
         tried: Mapping[int, int],
         failed: Mapping[int, Failure],
@@ -76,7 +76,7 @@ class RetryTransaction:
 
     def _run(
         self,
-        positions: Positions,
+        positions: HeldPartitions,
         letters: Sequence[DueLetter],
         policy: FailurePolicy,
         recheck: bool,

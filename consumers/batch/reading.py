@@ -6,7 +6,7 @@ from typing import Any
 
 from consumers.batch.batch_size import BatchSize
 from consumers.dead_letters.corrections import Corrections, with_data
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.table import declarations
 from reservation.entity.cache import NONE_READ, LastEvents
@@ -14,7 +14,7 @@ from reservation.idempotence.server_keys import Commands, read_commands, server_
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.store.statements import Statement, read_part, run
 
 _QUERIES = load_queries("consumers.batch")
@@ -35,7 +35,7 @@ class ReadBatch:
         ended: whether the category is known to have had nothing after them.
     """
 
-    part: Partition
+    part: CategoryPart
     to: int
     messages: Sequence[StoredMessage]
     key_streams: Sequence[str | None]
@@ -101,7 +101,7 @@ class BatchReading:
         self.size = BatchSize()
         self._waits = True  # for messages, as far as the last batch tells
 
-    def part(self, positions: Positions) -> Partition | None:
+    def part(self, positions: HeldPartitions) -> CategoryPart | None:
         """Return what to read, up to where the category ends if it is read in parts.
 
         What is read after its end was looked at holds all that there is up to there, because the
@@ -112,7 +112,7 @@ class BatchReading:
             return part
         return part.up_to(max(self._head(), part.after))
 
-    def first(self, positions: Positions) -> StoredMessage | None:
+    def first(self, positions: HeldPartitions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
         part = self.part(positions)
         if part is None:
@@ -120,11 +120,11 @@ class BatchReading:
         messages, _ = run(self._context.connection, self.statement(part, 1))
         return messages[0] if messages else None
 
-    def is_never_corrected(self, positions: Positions, part: Partition) -> bool:
+    def is_never_corrected(self, positions: HeldPartitions, part: CategoryPart) -> bool:
         """Return whether no message of a part has a correction, as far as that is known."""
         return self._corrections.has_none_after(positions, part.after)
 
-    def statement(self, part: Partition, limit: int) -> Statement[Commands]:
+    def statement(self, part: CategoryPart, limit: int) -> Statement[Commands]:
         """Return what reads a batch, and the stream of each key that the server takes."""
         category, most = self._context.category, self._context.options.batch_bytes
         if part.after + 1 < self._first_position:
@@ -138,7 +138,7 @@ class BatchReading:
 
         return Statement(reading.query, reading.parameters, read, repeated=True)
 
-    def statement_to_decide(self, part: Partition, limit: int) -> Statement[WithEvents]:
+    def statement_to_decide(self, part: CategoryPart, limit: int) -> Statement[WithEvents]:
         """Return what reads a batch, and the last events of its entities if it is small.
 
         Where more messages follow, most entities are known, and reading their events is in vain.
@@ -155,8 +155,8 @@ class BatchReading:
 
     def batch(
         self,
-        positions: Positions,
-        part: Partition,
+        positions: HeldPartitions,
+        part: CategoryPart,
         commands: Commands,
         limit: int,
     ) -> ReadBatch:
@@ -204,7 +204,7 @@ class BatchReading:
         """Return how far nothing is to be handled, because every handler begins later."""
         return max(to, min(self._head(), self._first_position - 1))
 
-    def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+    def _end(self, part: CategoryPart, messages: Sequence[StoredMessage], limit: int) -> int:
         """Return the position up to which a part was read."""
         if part.until is not None and self._is_end(messages, limit):
             return part.until

@@ -13,7 +13,7 @@ from typing import Any
 
 from consumers.batch.reading import BatchReading
 from consumers.effects.blocking import FailurePolicy
-from consumers.group.positions import LONGEST_PAUSE, Positions
+from consumers.group.positions import LONGEST_PAUSE, HeldPartitions
 from consumers.handling.decoding import SURELY_FITS
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.records import Role
@@ -25,7 +25,7 @@ from reservation.postgres.exchange.keeping_connection import keeps_statements
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.exchange.transaction import run_transaction
 from reservation.postgres.queries import load_queries
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.tracing import current_tracing
 
 _QUERIES = load_queries("consumers.batch")
@@ -57,17 +57,19 @@ class Reserver:
         ignoring = declarations(context.component).ignoring(Role.RESERVE)
         self._ignoring = json.dumps(ignoring, ensure_ascii=False)
 
-    def takes(self, positions: Positions, part: Partition, policy: FailurePolicy) -> bool:
+    def takes(self, positions: HeldPartitions, part: CategoryPart, policy: FailurePolicy) -> bool:
         """Return whether what becomes of the next commands depends on nothing but their keys."""
         return (
             self._reading.rules != "[]"
-            and part == Partition(part.after)  # the whole category, in its order
+            and part == CategoryPart(part.after)  # the whole category, in its order
             and not policy.sets_aside
             and current_tracing() is None
             and self._reading.is_never_corrected(positions, part)
         )
 
-    def run(self, positions: Positions, part: Partition, size: int) -> Reserved | Commands | None:
+    def run(
+        self, positions: HeldPartitions, part: CategoryPart, size: int
+    ) -> Reserved | Commands | None:
         """Reserve the next commands, or return them; None if the transaction was refused."""
         connection = self._context.connection
         if not keeps_statements(connection):
@@ -76,7 +78,7 @@ class Reserver:
             answers = run_transaction(connection, [self.request(positions, part, size)])
         return None if answers is None else _read(part, size, answers[0].rows)
 
-    def request(self, positions: Positions, part: Partition, size: int) -> Request:
+    def request(self, positions: HeldPartitions, part: CategoryPart, size: int) -> Request:
         """Return the call of the server."""
         partitions, epochs = positions.held_of(part)
         values = {
@@ -95,7 +97,7 @@ class Reserver:
         return Request(_QUERIES["reserve_next"], values)
 
 
-def _read(part: Partition, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
+def _read(part: CategoryPart, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
     """Return what was reserved, or what is to be decided on."""
     if not rows:
         return Reserved(part.after, 0, Counter(), ended=True)

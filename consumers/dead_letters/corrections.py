@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 from psycopg import Connection
 
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
 from reservation.postgres.json_parameter import json_parameter
@@ -30,7 +30,10 @@ class Corrections:
         self._until = 0
 
     def of(
-        self, connection: Connection[Any], positions: Positions, messages: Sequence[StoredMessage]
+        self,
+        connection: Connection[Any],
+        positions: HeldPartitions,
+        messages: Sequence[StoredMessage],
     ) -> dict[int, str]:
         """Return the corrected data of those messages that have a correction.
 
@@ -48,7 +51,7 @@ class Corrections:
         }
         return dict(self._query(connection, "of_messages", values))
 
-    def has_none_after(self, positions: Positions, global_position: int) -> bool:
+    def has_none_after(self, positions: HeldPartitions, global_position: int) -> bool:
         """Return whether no message after a global position is corrected, as far as is known."""
         return self._known == positions.claims and global_position >= self._until
 

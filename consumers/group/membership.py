@@ -19,7 +19,7 @@ from psycopg import Connection
 
 from consumers.group.compatibility import join_beside, store_declaration
 from consumers.group.heartbeat import Heartbeat, Lease
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session, process_name
 from reservation.errors import ForeignPositionError, GroupError
@@ -81,7 +81,7 @@ class Membership:
         self._lease = own.lease()
         self._started = False
         self._standing_by = False
-        self.positions = Positions(consumer, category)
+        self.positions = HeldPartitions(consumer, category)
         self.head = 0
         self.abandoned: tuple[int, ...] = ()
         self.letters = False
@@ -162,7 +162,7 @@ class Membership:
             raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(HeldPartition, partitions, positions, epochs)
-        self.positions = Positions(self._consumer, self._category, self._size, held, carried)
+        self.positions = HeldPartitions(self._consumer, self._category, self._size, held, carried)
         self.abandoned = tuple(abandoned)
         self._due = time.monotonic() + (REBALANCE_SOON if unsettled else REBALANCE_INTERVAL)
         self._log_changes(before)
@@ -196,7 +196,7 @@ class Membership:
                 },
             ).fetchall()
 
-    def _log_changes(self, before: Positions) -> None:
+    def _log_changes(self, before: HeldPartitions) -> None:
         """Log what has changed."""
         if self._size > 1:
             self._log.holds(self.positions.partitions)

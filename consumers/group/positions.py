@@ -23,7 +23,7 @@ from reservation.postgres.error_translation import environmental, translated
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.postgres.sqlstates import NOT_MOVED, is_condition
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 
 _QUERIES = load_queries("consumers.group")
 
@@ -51,7 +51,7 @@ class HeldPartition:
     epoch: int
 
 
-class Positions:
+class HeldPartitions:
     """The partitions of one category that this process holds.
 
     They are read together: first those that are furthest behind. Partitions at the same position
@@ -116,7 +116,7 @@ class Positions:
             return LAST
         return max(self._carried or (), default=0)
 
-    def next(self) -> Partition | None:
+    def next(self) -> CategoryPart | None:
         """Return what to read next; None if nothing is held."""
         if not self._held:
             return None
@@ -127,12 +127,12 @@ class Positions:
         if carried is not None and after >= max(carried):
             carried = None
         if len(behind) == self.size and carried is None:
-            return Partition(after)
-        return Partition(after, min(ahead, default=None), tuple(behind), self.size, carried)
+            return CategoryPart(after)
+        return CategoryPart(after, min(ahead, default=None), tuple(behind), self.size, carried)
 
     def advance(
         self,
-        part: Partition,
+        part: CategoryPart,
         to: int,
         message_id: str | None = None,
     ) -> Request:
@@ -156,12 +156,12 @@ class Positions:
         }
         return Request(_QUERIES["advance"], values, failed=_not_moved)
 
-    def held_of(self, part: Partition) -> tuple[Int4Array, IntArray]:
+    def held_of(self, part: CategoryPart) -> tuple[Int4Array, IntArray]:
         """Return the partitions of a part, and their epochs, as the server takes them."""
         held = self._of(part)
         return Int4Array([one.partition for one in held]), IntArray([one.epoch for one in held])
 
-    def committed(self, part: Partition, to: int) -> None:
+    def committed(self, part: CategoryPart, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
         for held in self._of(part):
             held.position = to
@@ -236,14 +236,14 @@ class Positions:
         held = self._held.get(partition)
         return held is not None and held.epoch == epoch
 
-    def _of(self, part: Partition) -> list[HeldPartition]:
+    def _of(self, part: CategoryPart) -> list[HeldPartition]:
         if part.partitions is None:
             return list(self._held.values())
         return [self._held[n] for n in part.partitions]
 
 
 class NotMovedError(Exception):
-    """A position could not be moved; `Positions.lost` says why."""
+    """A position could not be moved; `HeldPartitions.lost` says why."""
 
 
 def _not_moved(error: psycopg.Error) -> Exception:

@@ -16,7 +16,7 @@ from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError, Reason
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.handling.batch_decoding import BatchDecoding
 from consumers.handling.concurrent.concurrent_handling import ConcurrentHandling
 from consumers.handling.decoding import Decoded, Decoding
@@ -101,7 +101,9 @@ class Handling:
         self.uncommitted: Sequence[StoredMessage] = ()
         self._are_letters = False
 
-    def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
+    def order(
+        self, positions: HeldPartitions, letters: Mapping[int, str | None] | None = None
+    ) -> None:
         """Begin with a batch, or with letters, and note what may come out of its order."""
         self.uncommitted = ()
         self._decoding.order(positions.unordered_until, letters)

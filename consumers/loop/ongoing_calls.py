@@ -13,7 +13,7 @@ from psycopg import Connection
 from consumers.calls.handler_call import guarded
 from consumers.failures.letters import DeadLetters
 from consumers.group.heartbeat import Lease
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.loop.retrying.suspects import Suspects
 from consumers.runtime.in_flight import SOME, InFlight
 from consumers.runtime.running_calls import RunningCalls
@@ -87,7 +87,7 @@ class OngoingCalls:
         self._in_flight.runs(0)
 
     def forget_lost(
-        self, connection: Connection[Any], positions: Positions, known: Set[tuple[int, int]]
+        self, connection: Connection[Any], positions: HeldPartitions, known: Set[tuple[int, int]]
     ) -> None:
         """Cancel those of partitions that are no longer held as they were known, or were taken."""
         kept = {number for number, _ in positions.claims & known}

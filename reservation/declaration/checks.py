@@ -67,8 +67,8 @@ def check_selection(component: str, message: type, position: Any, correlated: An
     """Make sure that it is clear which messages of another category are handled."""
     if not isinstance(position, int) or isinstance(position, bool) or position < 0:
         raise DeclarationError(
-            f"{component}: from_position={position!r} of {message.__name__} is no global position; "
-            f"give the global position of the first message to handle, or leave it out for all"
+            f"{component}: from_position={position!r} of {message.__name__} is not a global "
+            f"position; give the global position of the first message to handle, or leave it out for all"
         )
     if not isinstance(correlated, bool):
         raise DeclarationError(

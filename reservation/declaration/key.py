@@ -104,5 +104,7 @@ def _keys(command: type, fields: Any) -> tuple[str, ...] | KeyFunction:
         return fields  # type: ignore[no-any-return]
     named = key_fields(command, fields)
     if not named:
-        raise DeclarationError(f"{command.__name__}: the idempotence key names no field")
+        raise DeclarationError(
+            f"{command.__name__}: the idempotence key names no field; name at least one"
+        )
     return named

@@ -156,9 +156,9 @@ def state_of(component: Component[Any], text: str | None, message: StoredMessage
         return codec.decode(entity, codec.encode(entity()) if text is None else text)
     except Exception as error:  # a class may check itself as it likes
         raise DecodeError(
-            f"Cannot handle {message}: its state is none of {entity.__name__}: "
-            f"{codec.explain(error)}. Let the class read what it has written: give new fields "
-            f"a default"
+            f"Cannot handle {message}: the stored state does not fit {entity.__name__}: "
+            f"{codec.explain(error)}. Give new fields a default, so that the class can read "
+            f"former states"
         ) from error
 
 

@@ -117,8 +117,8 @@ class Projection:
         if projector is None:
             if not self.knows(message.type):
                 raise UnknownEventError(
-                    f"Cannot load the entity of {printable(message.stream_name)}: nothing is "
-                    f"declared of {message}; {self._remedy(message.type)}; if its class was "
+                    f"Cannot load the entity of {printable(message.stream_name)}: its event "
+                    f"{message}, is not declared; {self._remedy(message.type)}; if its class was "
                     f"renamed, give {self._component}.message its former name with "
                     f"was={printable(message.type)!r}; or let it pass "
                     f"with {self._component}.ignore({printable(message.type)!r})"
@@ -145,18 +145,16 @@ class Projection:
             event: object = codec.decode_encoded(self._types[row.type], row.data)
         except Exception as error:  # a class may check itself as it likes
             raise HandlerError(
-                f"The {row.type} that {cause} brings about cannot be read again: "
+                f"The {row.type} that follows {cause}, cannot be read again: "
                 f"{codec.explain(error)}. Let its class read what it has written"
             ) from error
         try:
             returned = projector(entity, event)
         except Exception as error:
             raise HandlerError(
-                f"The projector of what {cause} brings about raised {describe(error)}"
+                f"The projector of the {row.type} that follows {cause}, raised {describe(error)}"
             ) from error
-        return self._projected(
-            entity, returned, lambda: f"the {row.type} that {cause} brings about"
-        )
+        return self._projected(entity, returned, lambda: f"the {row.type} that follows {cause},")
 
     def _projected(
         self, entity: object, returned: object, described: Callable[[], object]

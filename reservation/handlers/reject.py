@@ -31,11 +31,11 @@ class Reject(Exception):
         """
         if not isinstance(reason, str):
             raise TypeError(
-                f"Reject takes the reason as a text, not a {type(reason).__name__}; write "
+                f"Reject takes the reason as a str, not a {type(reason).__name__}; write "
                 f"raise Reject('insufficient funds')"
             )
         if not reason.strip():
-            raise ValueError("Reject takes a reason, and an empty text is none; say why")
+            raise ValueError("Reject takes a reason, and the given one is empty; say why")
         super().__init__(reason)
         self.reason = reason
 

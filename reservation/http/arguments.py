@@ -43,7 +43,7 @@ def check_arguments(
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise DeclarationError(f"Idempotency: timeout= is a number of seconds, not {timeout!r}")
     if math.isinf(timeout):
-        raise DeclarationError("Idempotency: timeout= has an end; clients do not wait for ever")
+        raise DeclarationError("Idempotency: timeout= is infinite; give a number of seconds")
     if not _PATH.fullmatch(status_path):
         raise DeclarationError(
             f"Idempotency: status_path= is a path such as /idempotent-requests, not {status_path!r}"

@@ -92,7 +92,7 @@ class Attempt:
             return await self._instead(why)
         if answer is None:
             structlog.get_logger().error("http_answer_too_large", most_bytes=self.most_bytes)
-            limit = f"The content of an answer may be {self.most_bytes} bytes long"
+            limit = f"At most {self.most_bytes} bytes are stored"
             return ANSWER_TOO_LARGE.problem(limit).response()
         if why is not None or not self._is_final(answer):
             return answer

@@ -239,8 +239,8 @@ class Idempotency:
             raise NOT_AUTHENTICATED.problem()
         if not isinstance(principal, str) or not principal:
             raise DeclarationError(
-                f"The scope of a request is a text that is not empty, or None, and scope= returned "
-                f"{'an empty text' if principal == '' else f'a {type(principal).__name__}'}"
+                f"The scope of a request is a str that is not empty, or None, and scope= returned "
+                f"{'an empty str' if principal == '' else f'a {type(principal).__name__}'}"
             )
         return principal
 

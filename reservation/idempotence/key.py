@@ -25,7 +25,7 @@ KeyValue = KeyPart | Sequence[KeyPart]
 KeyFunction = Callable[[Any], KeyValue]
 
 _KEY_TYPES = (str, int, UUID, date, Decimal)
-_KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an enum"
+_KINDS = "a string, a whole number, a UUID, a date, a Decimal or a member of an enum"
 
 
 def check_fields(command: type, names: Sequence[str]) -> None:

@@ -74,11 +74,13 @@ class Processed(Strategy):
                 key = (key,)
             key = tuple(key) if isinstance(key, Iterable) else ()
             if not key:
-                raise DeclarationError("Processed: the key names no field; leave it out for the id")
+                raise DeclarationError(
+                    "Processed: the key names no field; leave it out to use the message's id"
+                )
         if keep is not None and not isinstance(keep, timedelta):
             raise DeclarationError(f"Processed: keep={keep!r} is not a timedelta")
         if keep is not None and keep <= timedelta(0):
-            raise DeclarationError(f"Processed: what is kept for {keep} is not kept at all")
+            raise DeclarationError(f"Processed: keep={keep} is not longer than 0")
         self.key: tuple[str, ...] | KeyFunction | None = key
         self.keep = keep
 

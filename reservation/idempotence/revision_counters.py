@@ -56,7 +56,7 @@ class DatabaseRevisions:
         """
         if scope not in get_args(Scope):
             raise DeclarationError(
-                f"Revisions are counted by 'entity' or 'global', not by {scope!r}"
+                f"DatabaseRevisions: scope={scope!r} is neither 'entity' nor 'global'"
             )
         self._connection = connection
         self._scope = scope

@@ -23,7 +23,7 @@ from reservation.messages.stream_name import CONTROL
 from reservation.postgres.queries import load_queries
 from reservation.serialization.codec import camel_case
 from reservation.serialization.struct_types import hints_of
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence")
@@ -99,7 +99,7 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
 
 
 def read_commands(
-    category: str, part: Partition, limit: int, rules: str, max_bytes: int | None = None
+    category: str, part: CategoryPart, limit: int, rules: str, max_bytes: int | None = None
 ) -> Statement[Commands]:
     """Return the statement that reads a batch of commands that are to be reserved."""
     parameters = [*part.parameters(category, limit), rules, max_bytes]

@@ -39,7 +39,7 @@ def check_event_types(connection: Connection[Any], component: Component) -> None
     more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
     first = printable(unknown[0])
     raise DeclarationError(
-        f"{component.name} has events of types that the component {component.name} does not "
+        f"The category {component.name} has events of types that its component does not "
         f"declare: {named}{more}; its entities cannot be loaded without them: if the class was "
         f"renamed, declare message(…, was={first!r}); else declare a projector, or "
         f"{component.name}.message(…) if it does not change the entity, or let it pass with "

@@ -60,7 +60,7 @@ def accept(
 ) -> list[FindingDecision]:
     """Accept findings: all of them, or none."""
     if not reason.strip():
-        raise FindingError("To accept a finding needs a reason, and the one given is empty")
+        raise FindingError("A reason is needed to accept a finding, and the one given is empty")
     for finding in findings:
         match = _ID.fullmatch(finding)
         if match is None or match["kind"] not in kinds:

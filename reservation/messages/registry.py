@@ -143,7 +143,7 @@ class MessageTypes:
         _check_names(name, (stored_as,), allowed=name)
         if said not in (name, stored_as):
             raise DeclarationError(
-                f"{name} cannot be stored as {stored_as} and as {said}; say one of them"
+                f"{name} cannot be stored as {stored_as} and as {said}; declare only one of them"
             )
         return stored_as
 
@@ -174,7 +174,7 @@ def _check_names(name: str, former: tuple[object, ...], allowed: str | None = No
         if not isinstance(one, str) or not one:
             shown = one.__name__ if isinstance(one, type) else repr(one)
             raise DeclarationError(
-                f"{name}: was= and stored_as= take the names of types as texts, such as "
+                f"{name}: was= and stored_as= take the names of types as strings, such as "
                 f"was='Former', not {shown}"
             )
         if one == name and one != allowed:

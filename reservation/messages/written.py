@@ -45,13 +45,13 @@ def declare_version(class_: type, version: object) -> None:
     name = class_.__name__
     if type(version) is not int or version < 1:
         raise DeclarationError(
-            f"{name}: version={version!r} is no version; a version is a whole number from 1"
+            f"{name}: version={version!r} is not a version; a version is a whole number from 1"
         )
     known = written_as(class_)
     if known.version not in (None, version):
         raise DeclarationError(
             f"{name} cannot have version {version} and version {known.version}, which its "
-            f"{_VERSION} or another component says; say one of them"
+            f"{_VERSION} or another component declares; declare only one of them"
         )
     _known[class_] = known._replace(version=version)
 
@@ -61,12 +61,12 @@ def _read(class_: type) -> Written:
     version, name = own.get(_VERSION), own.get(_STORED_AS)
     if version is not None and (type(version) is not int or version < 1):
         raise EncodeError(
-            f"{class_.__name__}.{_VERSION} is a {type(version).__name__} that is no version; a "
-            f"version is a whole number from 1"
+            f"{class_.__name__}.{_VERSION} is {version!r}, not a version; a version is a whole "
+            f"number from 1"
         )
     if name is not None and (not isinstance(name, str) or not name):
         raise EncodeError(
-            f"{class_.__name__}.{_STORED_AS} is no name; it is the type that is written, as a text"
+            f"{class_.__name__}.{_STORED_AS} is not a name; it is the type to write, as a string"
         )
     return Written(name or class_.__name__, version)
 

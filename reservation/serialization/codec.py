@@ -95,7 +95,7 @@ def prepare(type_: type) -> None:
     for field in msgspec.inspect.type_info(twin(class_)).fields:  # type: ignore[attr-defined]
         problem = without_form(field.type)
         if problem is not None:
-            raise TypeError(f"its field {field.name} holds {problem}, for which JSON has no form")
+            raise TypeError(f"its field {field.name} holds {problem}, which JSON cannot represent")
 
 
 # Any, from here on: structs that are made at run time have no static type.

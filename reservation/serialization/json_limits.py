@@ -55,7 +55,7 @@ _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 _FINITE = "a finite number"
 _WITHOUT_NUL = "text without NUL characters"
-_UNICODE = "text that UTF-8 has a form for, without half of a surrogate pair"
+_UNICODE = "text that UTF-8 can encode, without half of a surrogate pair"
 _SHALLOW = f"at most {MAX_DEPTH} levels of lists and objects in each other"
 
 encoder = msgspec.json.Encoder(decimal_format="number")
@@ -221,7 +221,7 @@ def _decimal_without_type(value: Decimal) -> str | None:
 
 
 def _decimal_key(_: Decimal) -> str:
-    return "a text or an integer, not a Decimal"  # which msgspec writes without quotes
+    return "a string or an integer, not a Decimal"  # which msgspec writes without quotes
 
 
 def _time(value: datetime | time) -> str | None:

@@ -159,7 +159,7 @@ def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
         any_value = (object, msgspec.UnsetType)
         return None if info.cls in any_value else f"a {info.cls.__name__}"
     if isinstance(info, msgspec_inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
-        return "a dictionary with keys that are not texts"
+        return "a dictionary with keys that are not strings"
     fields = [field.type for field in getattr(info, "fields", ())]
     parts = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
     several = [*getattr(info, "item_types", ()), *getattr(info, "types", ())]

@@ -29,7 +29,7 @@ from reservation.store.argument_checks import (
     check_positions,
     check_starts,
 )
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -148,7 +148,7 @@ def read_category(
 
 
 def read_part(
-    category: str, part: Partition, limit: int, max_bytes: int | None
+    category: str, part: CategoryPart, limit: int, max_bytes: int | None
 ) -> Statement[list[StoredMessage]]:
     """Return the statement that reads a batch of a part of a category."""
     check_category(category)

@@ -12,7 +12,7 @@ from spark_jobs.common.declaration import categories_of
 from spark_jobs.facts.archived import NEEDED, Maker
 from spark_jobs.facts.query import FACT
 from spark_jobs.facts.reader import FOLDED, Facts
-from spark_jobs.snapshot.snapshot import Positions
+from spark_jobs.snapshot.snapshot import PositionArray
 from spark_jobs.source.columns import schema
 
 
@@ -63,19 +63,19 @@ class ArchivedFacts(Facts):
         stored = Facts.at(self, others, columns, required=required)
         return self._archived(archived, columns).unionByName(stored)
 
-    def positions(self, head: int) -> Iterator[Positions]:
+    def positions(self, head: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages behind one, in the archive or the store."""
         yield self._in_files(ds.field("global_position") > head)
         yield from Facts.positions(self, head)
 
-    def archived(self, last: int) -> Positions:
+    def archived(self, last: int) -> PositionArray:
         """Return the global positions up to one of the messages that are in the archive."""
         return self._in_files(ds.field("global_position") <= last)
 
-    def _in_files(self, condition: ds.Expression) -> Positions:
+    def _in_files(self, condition: ds.Expression) -> PositionArray:
         files = ds.dataset(self.union.archive.files, format="parquet")
         found = files.to_table(columns=["global_position"], filter=condition)
-        positions: Positions = found.column(0).to_numpy()
+        positions: PositionArray = found.column(0).to_numpy()
         return positions
 
     def _archived(self, messages: DataFrame, columns: Sequence[str]) -> DataFrame:

@@ -20,7 +20,7 @@ from spark_jobs.facts.hashing import hashed
 from spark_jobs.facts.query import FACT, OF_CODE
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
-from spark_jobs.snapshot.snapshot import Positions, Snapshot
+from spark_jobs.snapshot.snapshot import PositionArray, Snapshot
 from spark_jobs.source import reading
 from spark_jobs.source.columns import CategoryQuery, schema
 from spark_jobs.source.options import arrow_schema
@@ -128,11 +128,11 @@ class Facts:
         of = (composed, first, last, self.snapshot.id, self._arrow(columns))
         return self._frame(names, partial(reading.of_streams, *of), columns)
 
-    def positions(self, head: int) -> Iterator[Positions]:
+    def positions(self, head: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages of the log behind one."""
         return self.snapshot.positions_behind(head)
 
-    def archived(self, last: int) -> Positions:
+    def archived(self, last: int) -> PositionArray:
         """Return the global positions up to one of the messages that are in an archive."""
         del last
         return np.empty(0, np.int64)

@@ -36,7 +36,7 @@ from spark_jobs.source import ranges, reading
 from spark_jobs.source.columns import CategoryQuery
 
 # Global positions.
-Positions: TypeAlias = npt.NDArray[np.int64]
+PositionArray: TypeAlias = npt.NDArray[np.int64]
 
 _QUERIES = load_queries("spark_jobs.snapshot")
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
@@ -280,14 +280,14 @@ class Snapshot:
             rows = self._connection.execute(_QUERIES["blocks"], {"size": size, "last": last})
             return {int(block): (int(count), int(total)) for block, count, total in rows}
 
-    def positions_in(self, size: int, blocks: Sequence[int], last: int) -> Positions:
+    def positions_in(self, size: int, blocks: Sequence[int], last: int) -> PositionArray:
         """Return the global positions of the messages in some blocks, up to one."""
         values = {"size": size, "blocks": list(blocks), "last": last}
         with translated():
             rows = self._connection.execute(_QUERIES["positions_in"], values).fetchall()
         return np.array([at for (at,) in rows], np.int64)
 
-    def positions_behind(self, first: int) -> Iterator[Positions]:
+    def positions_behind(self, first: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages behind one, in parts."""
         query = _QUERIES["positions_behind"].decode() % first
         schema = pa.schema([("position", pa.int64())])

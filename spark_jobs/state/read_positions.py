@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.snapshot.snapshot import Positions, Snapshot
+from spark_jobs.snapshot.snapshot import PositionArray, Snapshot
 
 BLOCK = 32_768
 _BYTES = BLOCK // 8
@@ -40,13 +40,13 @@ class ReadPositions:
         table = pa.table({"block": pa.array(numbers, pa.int64()), "bits": bits})
         pq.write_table(table, path, compression="zstd")
 
-    def add(self, positions: Positions) -> None:
+    def add(self, positions: PositionArray) -> None:
         """Add positions."""
         for number, within in _by_block(positions):
             bits = self._blocks.setdefault(number, np.zeros(_BYTES, np.uint8))
             np.bitwise_or.at(bits, within >> 3, np.uint8(1) << (within & 7).astype(np.uint8))
 
-    def missing_from(self, positions: Positions) -> Positions:
+    def missing_from(self, positions: PositionArray) -> PositionArray:
         """Return those of some positions that are not among them."""
         found = [np.empty(0, np.int64)]
         for number, within in _by_block(positions):
@@ -60,7 +60,7 @@ class ReadPositions:
         """The last of them; 0 without any."""
         return max((int(self._of_block(number)[-1]) for number in self._blocks), default=0)
 
-    def compared(self, snapshot: Snapshot) -> tuple[Positions, int]:
+    def compared(self, snapshot: Snapshot) -> tuple[PositionArray, int]:
         """Return the positions of a snapshot, up to the last one here, that are not among them.
 
         Beside them stands how many of those here the snapshot does not hold.
@@ -81,14 +81,14 @@ class ReadPositions:
         positions = self._of_block(number)
         return len(positions), int(positions.sum())
 
-    def _of_block(self, number: int) -> Positions:
+    def _of_block(self, number: int) -> PositionArray:
         bits = self._blocks.get(number)
         if bits is None:
             return np.empty(0, np.int64)
         return number * BLOCK + np.flatnonzero(np.unpackbits(bits, bitorder="little"))
 
 
-def _by_block(positions: Positions) -> Iterable[tuple[int, Positions]]:
+def _by_block(positions: PositionArray) -> Iterable[tuple[int, PositionArray]]:
     if not len(positions):
         return
     ordered = np.sort(positions)

@@ -359,8 +359,8 @@ def test_a_reply_is_written_to_the_reply_stream_and_names_none(connection, store
 
 
 NO_REPLY = [
-    (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
-    ({"replyStreamName": 3}, "nowhere to reply to"),
+    (None, "Cannot reply to Deposit at .*, global position 1: its metadata names no reply"),
+    ({"replyStreamName": 3}, "Cannot reply to"),
     ({"replyStreamName": "till"}, "global position 3 cannot write: 'till' names no stream"),
     ({"replyStreamName": "audit-1"}, "global position 4 may not reply to audit-1"),
     ({"replyStreamName": "till:command-1"}, "may not reply to till:command-1"),

@@ -13,8 +13,8 @@ from tests.support.commands import invoke_cli
 from tests.support.controls import TIME, deposit
 
 RESERVED = "purseTransaction"
-LEFT_BEHIND = "may have been handled before"
-OUTSIDE = "send it to a stream whose id begins with the entity's"
+LEFT_BEHIND = "may have been handled already"
+OUTSIDE = "send it again to a stream whose id begins with the entity's"
 
 
 def reserving(fields="deposit_id", per=None):

@@ -151,8 +151,8 @@ def test_a_message_without_a_key_is_a_dead_letter(connection, store, once, key, 
         (lambda: Processed(key=()), "names no field"),
         (lambda: Processed(key=3), "names no field"),
         (lambda: Processed(keep="90d"), "keep='90d' is not a timedelta"),
-        (lambda: Processed(keep=timedelta(0)), "not kept at all"),
-        (lambda: Processed(keep=-DAY), "not kept at all"),
+        (lambda: Processed(keep=timedelta(0)), "keep=0:00:00 is not longer than 0"),
+        (lambda: Processed(keep=-DAY), "is not longer than 0"),
     ],
 )
 def test_a_wrong_declaration_of_the_strategy_is_refused(make, problem):

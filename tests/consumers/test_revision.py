@@ -174,7 +174,7 @@ def test_outside_of_a_transaction_none_is_drawn(connection):
     """Outside a transaction no number is drawn, as nothing would keep the order."""
     with pytest.raises(StoreError, match=r"within `with connection\.transaction"):
         DatabaseRevisions(connection).next("a-1")
-    with pytest.raises(DeclarationError, match="'entity' or 'global', not by 'stream'"):
+    with pytest.raises(DeclarationError, match="scope='stream' is neither 'entity' nor 'global'"):
         DatabaseRevisions(connection, "stream")
 
 

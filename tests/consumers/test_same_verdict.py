@@ -280,7 +280,7 @@ _CASES = {
         "cannot be stored",
         "write",
     ),
-    "replies to nobody": refused(lambda c: c.reply(Unknown()), "nowhere to reply"),
+    "replies to nobody": refused(lambda c: c.reply(Unknown()), "Cannot reply to"),
     "expects no number": refused(
         lambda c: c.write(Unknown(), "other-1", expected_version="0"),  # type: ignore[arg-type]
         "cannot write",
@@ -289,7 +289,7 @@ _CASES = {
         lambda c: c.write(Unknown(), "other-1", expected_version=-2), "cannot write"
     ),
     "schedules with a version": refused(
-        lambda c: c.write(Unknown(), "other-1", expected_version=0, after="1s"), "expect no version"
+        lambda c: c.write(Unknown(), "other-1", expected_version=0, after="1s"), "cannot have an"
     ),
     "schedules before now": refused(
         lambda c: c.write(Unknown(), "other-1", after=timedelta(-1)), "cannot schedule"
@@ -344,7 +344,7 @@ _CASES = {
     "a stored event that is not declared": Case(
         nothing,
         "unknown_event",
-        "nothing is declared",
+        "is not declared",
         Fill("5"),
         facts={"box-5": [Unknown()]},
         checked=False,

@@ -81,7 +81,7 @@ def test_an_order_that_is_not_paid_in_time_expires(connection, store, database_u
         ("both at= and after=", {"at": PAST, "after": "1s"}),
         ("is negative", {"after": "-30m"}),
         ("has no time zone", {"at": datetime(2026, 1, 1)}),  # noqa: DTZ001  it is refused
-        ("can expect no version of its stream", {"after": "1s", "expected_version": 3}),
+        ("cannot have an expected version", {"after": "1s", "expected_version": 3}),
     ],
 )
 @pytest.mark.parametrize("once", [None, StateBased()], ids=["none", "state"])

@@ -473,7 +473,7 @@ def test_a_state_is_a_dataclass_with_a_form_in_json(entity, problem):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"state": "half"}, "'whole' state or a 'delta', not 'half'"),
+        ({"state": "half"}, "state='half' is neither 'whole' nor 'delta'"),
         ({"window": timedelta(0)}, "longer than 0"),
         ({"window": "90d"}, "window='90d' is not a timedelta"),
     ],
@@ -640,7 +640,7 @@ def test_a_message_whose_version_was_removed_is_expired(connection, store):
         drain(connection, windowed)
         reason, error = errors(connection)[0]
         assert (first, reason) == (first, "expired")
-        assert "cannot be known: versions of tally:state-1 up to" in error, first
+        assert "was handled before: versions of tally:state-1 up to" in error, first
     assert totals(store) == [1, 2, 3, 4, 5]
 
 

@@ -52,7 +52,7 @@ def test_a_command_of_an_entity_with_an_unknown_event_is_a_dead_letter(connectio
     assert done.counts == {"handled": 3, "dead": 1, "parked": 1}
     (reason, entity, error, attempts), (parked, *_) = letters(connection)
     assert (reason, entity, attempts, parked) == ("unknown_event", "jar-1", 1, "parked")
-    assert "nothing is declared of Renamed at jar-1, global position" in error
+    assert "its event Renamed at jar-1, global position" in error
     assert "was='Renamed'" in error
     assert "jar.ignore('Renamed')" in error
     assert store.stream_version("jar-1") == 0

@@ -26,7 +26,7 @@ from reservation.idempotence.strategy import Incoming
 from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
 from reservation.postgres.exchange.exchange import exchange
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.store.statements import read_part, run
 from reservation.strategies import MessageIdInEvents
 from tests.support.controls import deposit
@@ -129,7 +129,7 @@ def store_calls(size: Size) -> dict[str, Work]:
         "a batch from the middle": Work(BATCH, 20, part(position=size.sent // 2)),
         "a batch from the end": Work(BATCH, 30, part(position=size.sent - 10)),
         "a category that is empty": Work(
-            0, 10, lambda c: run(c, read_part("empty", Partition(), BATCH, None))
+            0, 10, lambda c: run(c, read_part("empty", CategoryPart(), BATCH, None))
         ),
         "a frequent correlation": Work(BATCH, 40, part(correlation="frequent")),
         # One in ten is of the long stream; the rest is shared out evenly.
@@ -142,12 +142,12 @@ def store_calls(size: Size) -> dict[str, Work]:
             9 * BATCH, 180, part(**member(4, correlation="frequent"))
         ),
         "commands with their keys": Work(
-            BATCH, 20, lambda c: run(c, read_commands(COMMANDS, Partition(), BATCH, RULES))
+            BATCH, 20, lambda c: run(c, read_commands(COMMANDS, CategoryPart(), BATCH, RULES))
         ),
         "commands with their keys from the middle": Work(
             BATCH,
             20,
-            lambda c: run(c, read_commands(COMMANDS, Partition(size.sent // 2), BATCH, RULES)),
+            lambda c: run(c, read_commands(COMMANDS, CategoryPart(size.sent // 2), BATCH, RULES)),
         ),
         "the start of a long stream": Work(
             BATCH,

@@ -12,13 +12,13 @@ from bank.messages import Open
 from consumers.dead_letters.corrections import Corrections
 from consumers.failures.failure import Failure, Reason
 from consumers.failures.letters import DeadLetters, DueLetter, LettersChanged
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from reservation import MessageStore, StoredMessage, Write
 from reservation.idempotence.revision_counters import DatabaseRevisions
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.ids import uuid7
 from reservation.postgres.exchange.exchange import exchange
-from reservation.store.partition import Partition
+from reservation.store.category_part import CategoryPart
 from reservation.store.schema.roles import grant
 from reservation.store.statements import read_part, run
 from reservation.store.writing.batch import WriteBatch
@@ -112,7 +112,7 @@ def count_attempt(c):
         [COMMANDS],
     )
     store_position(c, "counts", COMMANDS, epoch=0)
-    positions = Positions("counts", COMMANDS, 1, [HeldPartition(0, 0, 0)])
+    positions = HeldPartitions("counts", COMMANDS, 1, [HeldPartition(0, 0, 0)])
     message = StoredMessage(str(uuid7()), LONG, "Deposit", 0, 1, None, None, DAY)
     attempts = positions.attempt(c, message)
     positions.take_back(c, message)
@@ -121,8 +121,8 @@ def count_attempt(c):
 
 def corrected(c):
     """Look for the corrections of a batch."""
-    held = Positions("account", COMMANDS, 1, [HeldPartition(0, 0, 0)])
-    batch = run(c, read_part(COMMANDS, Partition(SMALL), BATCH, None))
+    held = HeldPartitions("account", COMMANDS, 1, [HeldPartition(0, 0, 0)])
+    batch = run(c, read_part(COMMANDS, CategoryPart(SMALL), BATCH, None))
     return Corrections("account", COMMANDS, {}).of(c, held, batch)
 
 
@@ -156,7 +156,7 @@ def cancel(c):
 def read_range(log, **options):
     """Return a read of a part of the category that ends long before the category does."""
     first = log.sent // 4
-    part = Partition(first, first + BATCH // 2, **options)
+    part = CategoryPart(first, first + BATCH // 2, **options)
     return lambda c: run(c, read_part(COMMANDS, part, BATCH, None))
 
 

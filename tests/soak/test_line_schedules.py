@@ -9,7 +9,7 @@ import pytest
 from consumers.effects.blocking import FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.retrying.letter_retry import Retrying
@@ -73,7 +73,7 @@ def holder(partition: int) -> Callable[[Any], bool]:
             " WHERE (consumer, category, partition) = ('order', %s, %s)",
             [PAYMENTS, partition],
         ).fetchall()
-        positions = Positions("order", PAYMENTS, 2, [HeldPartition(*rows[0])])
+        positions = HeldPartitions("order", PAYMENTS, 2, [HeldPartition(*rows[0])])
         batch = new_batch(connection, component, PAYMENTS)
         attempts, running = CountedAttempts(), RunningCalls()
         retrying = Retrying(LETTERS, DueLetters(), retries, repeat, attempts, running, 100)

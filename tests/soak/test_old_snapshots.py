@@ -8,7 +8,7 @@ from psycopg import IsolationLevel
 from bank import account
 from consumers.group.compatibility import living_differences
 from consumers.group.inspection.stored_positions import is_drained
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.connection import connect
 from reservation.postgres.exchange.exchange import exchange
@@ -73,7 +73,9 @@ def rebalance(connection, member):
 
 def statements(store, member):
     """Return all that a consumer asks of its positions and its lease, by name."""
-    positions = Positions("account", CATEGORY, SIZE, [HeldPartition(n, 1, 1) for n in range(SIZE)])
+    positions = HeldPartitions(
+        "account", CATEGORY, SIZE, [HeldPartition(n, 1, 1) for n in range(SIZE)]
+    )
     _, message = store.read_category(CATEGORY)
     return {
         "move": lambda c: exchange(c, [positions.advance(positions.next(), 2, message.id)]),

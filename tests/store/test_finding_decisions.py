@@ -70,7 +70,7 @@ def test_only_an_operator_accepts(database_url, role):
         (["accept", OTHER, FINDING, "--reason", "settled"], "accepted already, by"),
         (["accept", OTHER, "conflict-1", "--reason", "settled"], "is not the id of a finding"),
         (["accept", "pending-1-0123abcd", "--reason", "s"], "is not the id of a finding"),
-        (["accept", OTHER, "--reason", " "], "needs a reason"),
+        (["accept", OTHER, "--reason", " "], "A reason is needed"),
         (["reopen", FINDING, OTHER], "is not accepted"),
     ],
 )

@@ -165,7 +165,7 @@ def test_a_message_that_could_not_be_written_is_not_scheduled(connection, store)
         store.write(Remind("1"), "order", after="1s")
     with pytest.raises(EncodeError):
         store.write(Remind(1), "order-1", after="1s")
-    with pytest.raises(StoreError, match="One message is written later at a time"):
+    with pytest.raises(StoreError, match="One call schedules one message"):
         store.write([Remind("1"), Remind("2")], "order-1", after="1s")
     with pytest.raises(StoreError, match=r"a uuid\.UUID, not a str"):
         store.write(Remind("1"), "order-1", after="1s", id="x")

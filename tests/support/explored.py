@@ -9,7 +9,7 @@ from consumers.batch.batch import Batch
 from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.retrying.letter_retry import Retrying
@@ -136,7 +136,7 @@ class Letters:
             size,
         )
 
-    def handle(self, positions: Positions) -> None:
+    def handle(self, positions: HeldPartitions) -> None:
         """Handle letters until none is open."""
         retry, connection = self.batch.retry_transaction, self._connection
         while self.blocked:
@@ -174,7 +174,7 @@ def consumer(
             " WHERE (consumer, category) = (%s, %s)",
             [name, category],
         ).fetchall()
-        positions = Positions(name, category, held=[HeldPartition(0, *rows[0])])
+        positions = HeldPartitions(name, category, held=[HeldPartition(0, *rows[0])])
         if not impatient:
             return go_on(connection, positions, new_batch(connection, component, category))
         with contextlib.closing(Letters(connection, component, category, name, size)) as letters:
@@ -182,7 +182,7 @@ def consumer(
             return go_on(connection, positions, letters.batch, letters)
 
     def go_on(
-        connection: Any, positions: Positions, batch: Batch, letters: Letters | None = None
+        connection: Any, positions: HeldPartitions, batch: Batch, letters: Letters | None = None
     ) -> bool:
         lost = False
         policy = ALL_OR_NOTHING if letters is None else FailurePolicy(letters.blocked, stop=True)

@@ -151,10 +151,10 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
         "a finite number",
         "$.byName[...][...][...]",
     ),
-    "a decimal key": (Note(by_price={Decimal(1): "x"}), "a key that is a text", "$.byPrice"),
+    "a decimal key": (Note(by_price={Decimal(1): "x"}), "a key that is a string", "$.byPrice"),
     "a hidden decimal key": (
         Note(payload={Decimal(1): 1}),
-        "a key that is a text or an integer",
+        "a key that is a string or an integer",
         "$.payload",
     ),
     "a member of an enum": (Note(payload=Odd.ODD), "without NUL", "$.payload"),

@@ -171,7 +171,9 @@ def keyed(hint: Any) -> Any:
 )
 def test_a_key_of_a_type_that_can_be_none_is_refused(hint):
     """A key, a leading field or an entity's id whose type allows None is refused."""
-    problem = r"Keyed.key is a .* cannot be part of a key; a key is a text, a whole number, a UUID"
+    problem = (
+        r"Keyed.key is a .* cannot be part of a key; a key is a string, a whole number, a UUID"
+    )
     for options in (
         {"key": "key"},
         {"key": Key("shop_id", per="key")},
@@ -444,12 +446,12 @@ def test_a_name_is_given_to_one_class(names):
     ("names", "problem"),
     [
         ({"was": "Paid"}, "was= has Paid, which is the name that the class has now"),
-        ({"was": [Refund]}, "take the names of types as texts, such as was='Former', not Refund"),
-        ({"was": Refund}, "take the names of types as texts, such as was='Former', not Refund"),
+        ({"was": [Refund]}, "take the names of types as strings, such as was='Former', not Refund"),
+        ({"was": Refund}, "take the names of types as strings, such as was='Former', not Refund"),
         ({"was": 3}, "not 3"),
         ({"was": ""}, "take the names"),
-        ({"was": [""]}, "take the names of types as texts"),
-        ({"stored_as": ""}, "take the names of types as texts"),
+        ({"was": [""]}, "take the names of types as strings"),
+        ({"stored_as": ""}, "take the names of types as strings"),
         ({"stored_as": Refund}, "not Refund"),
     ],
 )

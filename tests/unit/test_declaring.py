@@ -351,7 +351,7 @@ def test_a_message_is_named_by_its_class_and_a_type_to_ignore_by_its_name():
     refused("takes classes, not a list", lambda: account().message([Paid]))
     refused(r"not the class Paid; write account\.ignore\('Paid'\)", lambda: account().ignore(Paid))
     for wrong in (["Paid"], "", None):
-        refused("takes the names of types as texts", lambda wrong=wrong: account().ignore(wrong))
+        refused("takes the names of types as strings", lambda wrong=wrong: account().ignore(wrong))
 
 
 def test_completion_shows_what_a_user_calls():

@@ -43,7 +43,7 @@ def on(*arguments: Any, **options: Any) -> None:
         ({"category": "order"}, "the component's own category, which has its events; change the "),
         ({"category": "order:command"}, "has its commands; handle them with @order.handle"),
         ({"category": "payment"}, "Captured of payment has two handlers; keep one"),
-        ({"category": "bill", "from_position": -1}, "from_position=-1 of Captured is no global"),
+        ({"category": "bill", "from_position": -1}, "from_position=-1 of Captured is not a global"),
         ({"category": "bill", "from_position": True}, "from_position=True"),
         ({"category": "bill", "from_position": "1"}, "from_position='1'"),
         ({"category": "bill", "correlated": "order"}, "correlated='order' of Captured"),

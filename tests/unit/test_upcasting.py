@@ -249,7 +249,7 @@ def test_a_message_is_decoded_as_the_class_that_is_asked_for():
     """A message of another class is refused, whatever its shape."""
     stored = message('{"purseId": "1", "cents": 5}')
     assert purse().decode(stored, Paid) == purse().decode(stored)
-    with pytest.raises(DecodeError, match=r"Cannot decode .* as Plain: it is of Paid"):
+    with pytest.raises(DecodeError, match=r"Cannot decode .* as Plain: its type is that of Paid"):
         purse().decode(stored, Plain)
 
 

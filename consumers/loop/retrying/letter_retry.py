@@ -16,7 +16,7 @@ from consumers.batch.letter_transaction import RetryResult, RetryTransaction
 from consumers.failures.failure import process_died
 from consumers.failures.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.failures.retries import Retries
-from consumers.group.positions import Positions
+from consumers.group.positions import HeldPartitions
 from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.due_letters import DueLetters
@@ -100,7 +100,7 @@ class Retrying:
         self,
         connection: Connection[Any],
         retry_transaction: RetryTransaction,
-        positions: Positions,
+        positions: HeldPartitions,
         stop: Stop,
     ) -> Retried:
         """Look for letters that are due, and handle a set of them."""
@@ -164,7 +164,7 @@ class Retrying:
         self,
         connection: Connection[Any],
         retry_transaction: RetryTransaction,
-        positions: Positions,
+        positions: HeldPartitions,
         letters: Sequence[DueLetter],
         stop: Stop,
     ) -> RetryResult | None:

@@ -64,7 +64,7 @@ def check_ignored(component: str, types: Sequence[object]) -> None:
             shown = f"the class {one.__name__}" if isinstance(one, type) else repr(one)
             name = one.__name__ if isinstance(one, type) else "Renamed"
             raise DeclarationError(
-                f"{component}: ignore takes the names of types as texts, not {shown}; write "
+                f"{component}: ignore takes the names of types as strings, not {shown}; write "
                 f"{component}.ignore({name!r})"
             )
 

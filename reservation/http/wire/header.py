@@ -41,7 +41,7 @@ def idempotency_key(headers: Headers) -> str | None:
         )
     if len(key) > LONGEST:
         raise KEY_INVALID.problem(
-            f"The key is {len(key)} characters long, at most {LONGEST} may be"
+            f"The key is {len(key)} characters long; at most {LONGEST} are allowed"
         )
     return key
 

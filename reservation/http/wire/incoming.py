@@ -95,4 +95,4 @@ def _encoded(headers: dict[str, str | int]) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _too_large(most_bytes: int) -> Exception:
-    return TOO_LARGE.problem(f"The content may be {most_bytes} bytes long")
+    return TOO_LARGE.problem(f"At most {most_bytes} bytes are allowed")

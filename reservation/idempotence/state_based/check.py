@@ -144,7 +144,7 @@ def _stream(incoming: Incoming) -> str:
 
 def _expired(incoming: Incoming, stream: str) -> ExpiredError:
     return ExpiredError(
-        f"Whether {incoming.message} was handled before cannot be known: versions of "
+        f"Cannot tell whether {incoming.message}, was handled before: versions of "
         f"{printable(stream)} up to its time were removed. If it is new, send it again under a new "
         f"id; keep versions for longer with StateBased(window=...)"
     )

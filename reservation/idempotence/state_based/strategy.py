@@ -54,12 +54,12 @@ class StateBased(Strategy):
     def __post_init__(self) -> None:
         if self.state not in get_args(Form):
             raise DeclarationError(
-                f"A version holds the 'whole' state or a 'delta', not {self.state!r}"
+                f"StateBased: state={self.state!r} is neither 'whole' nor 'delta'"
             )
         if self.window is not None and not isinstance(self.window, timedelta):
             raise DeclarationError(f"StateBased: window={self.window!r} is not a timedelta")
         if self.window is not None and self.window <= timedelta(0):
-            raise DeclarationError(f"The window of StateBased is longer than 0, not {self.window}")
+            raise DeclarationError(f"StateBased: window={self.window} is not longer than 0")
 
     @property
     def keeps_state(self) -> bool:

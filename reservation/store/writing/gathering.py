@@ -22,9 +22,9 @@ MOST_WRITES = 500
 MOST_BYTES = 1_000_000
 
 # The position of each message in its stream, None for one that is refused.
-Positions = Sequence[int | None]
+WrittenPositions = Sequence[int | None]
 # Makes the statement when there is a connection for it, so that it takes what waits then.
-Send = Callable[[Callable[[], Statement[Positions]]], Awaitable[Positions]]
+Send = Callable[[Callable[[], Statement[WrittenPositions]]], Awaitable[WrittenPositions]]
 _Answer = asyncio.Future[int | None]
 
 
@@ -132,7 +132,7 @@ class _Gathered:
         if not self.task.cancelling():
             self.task.cancel()
 
-    def take(self) -> Statement[Positions]:
+    def take(self) -> Statement[WrittenPositions]:
         """Return the statement for the first of those that wait, as many as it may hold."""
         size = 0
         for answer, row in self._waiting.items():
@@ -148,7 +148,7 @@ class _Gathered:
         batch = WriteBatch.encoded(list(self._sent.values()))
         return batch.statement() if len(self._sent) == 1 else batch.statement_of_each()
 
-    def answer(self, positions: Positions) -> None:
+    def answer(self, positions: WrittenPositions) -> None:
         """Give each write its position."""
         for answer, position in zip(self._sent, positions, strict=True):
             if not answer.done():

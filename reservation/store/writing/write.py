@@ -112,10 +112,10 @@ def to_one_stream(
 def check_later(writes: list[Write]) -> list[Write]:
     """Refuse what cannot be written later: several messages, or one with an expected version."""
     if len(writes) > 1:
-        raise StoreError("One message is written later at a time; call for each of them")
+        raise StoreError("One call schedules one message; call once for each message")
     if writes[0].expected_version is not None:
         raise StoreError(
-            "What is written later can expect no version of its stream; leave expected_version out"
+            "A scheduled message cannot have an expected version; leave expected_version out"
         )
     return writes
 

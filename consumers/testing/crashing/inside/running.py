@@ -7,7 +7,7 @@ from psycopg import Connection
 
 from consumers.batch.batch import Batch
 from consumers.group.inspection.stored_positions import is_drained
-from consumers.group.positions import HeldPartition, Positions
+from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.loop.consumer import Consumer
 from consumers.loop.draining import Counting, UntilDrained
 from consumers.options import Options
@@ -110,7 +110,7 @@ def _handle(
         values = {"consumer": name, "category": step.category, "ordinal": step.ordinal}
         rows = connection.execute(_QUERIES["claim"], values).fetchall()
         held = HeldPartition(0, *rows[0])
-        positions = Positions(name, step.category, held=[held])
+        positions = HeldPartitions(name, step.category, held=[held])
         batch = Batch(ConsumerContext.of(connection, component, step.category))
         calls.pauses = step.pauses
         lost = False

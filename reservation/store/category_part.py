@@ -9,7 +9,7 @@ _NO_END = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class CategoryPart:
     """What is to be read of a category.
 
     Attributes:
@@ -27,7 +27,7 @@ class Partition:
     size: int = 1
     carried: tuple[int, ...] | None = None
 
-    def up_to(self, position: int) -> "Partition":
+    def up_to(self, position: int) -> "CategoryPart":
         """Return the part with an end at a global position, unless it ends before."""
         return replace(self, until=position if self.until is None else min(self.until, position))
 
