@@ -80,7 +80,7 @@ def working(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a run reads from: one snapshot of the store, and an archive if one is given.
+    """A run's source: one snapshot of the store, and an archive if one is given.
 
     Attributes:
         run: the run.

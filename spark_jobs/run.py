@@ -1,4 +1,4 @@
-"""What to reconcile, and where."""
+"""A reconciliation's settings."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from spark_jobs.snapshot.snapshot import GRACE
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to reconcile, and where.
+    """A reconciliation's settings.
 
     Attributes:
         component: whose commands and events are looked at.

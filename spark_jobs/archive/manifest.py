@@ -10,14 +10,14 @@ from spark_jobs.snapshot.corrections import GivenData
 
 
 class DayChecksums(msgspec.Struct, frozen=True):
-    """How many messages a day has, and their checksum (`spark_jobs.snapshot.checksums`)."""
+    """A day's count of messages, and their checksum (`spark_jobs.snapshot.checksums`)."""
 
     count: int
     hash: str
 
 
 class ArchivePart(msgspec.Struct, frozen=True):
-    """What a run has archived of a category.
+    """A run's archived part of a category.
 
     Attributes:
         first, last: the global positions of the first and last message.

@@ -1,1 +1,1 @@
-"""What all packages of the Spark jobs share: results, errors, files, times."""
+"""Shared parts of the Spark jobs: results, errors, files, times."""

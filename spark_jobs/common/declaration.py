@@ -1,4 +1,4 @@
-"""What a component declares about its keys, as text for the process that plans a read."""
+"""A component's declaration of its keys, as text for the process that plans a read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from reservation.serialization.struct_types import camel_case, hints_of
 
 
 class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the key of commands of one type is made.
+    """The composition of one command type's key.
 
     Attributes:
         category: the category that the key's stream is in.
@@ -39,7 +39,7 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeclaredSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which messages of a type in a subscribed category are handled.
+    """The handled messages of a type in a subscribed category.
 
     Attributes:
         id: the JSON name of the field that holds the id of the entity; None if a function gives it.
@@ -57,7 +57,7 @@ Subscriptions = dict[str, dict[str, DeclaredSubscription]]
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What a component declares of its messages.
+    """A component's declaration of its messages.
 
     Attributes:
         keys: how the keys are made, by the type of the command, under each of its names.

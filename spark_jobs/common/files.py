@@ -24,7 +24,7 @@ class File(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """What is wrong with one file of a folder.
+    """The fault of one file of a folder.
 
     Attributes:
         path: the file, relative to the folder.

@@ -20,7 +20,7 @@ VIOLATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class CommandCounts:
-    """What became of the commands that are reserved into one category.
+    """Outcomes of the commands that are reserved into one category.
 
     Commands are without a key, the first of their key, a duplicate, or a conflict: ``commands =
     keyless + keys + duplicates + conflicts``; and ``keyless + keys = reserved + missing +
@@ -70,7 +70,7 @@ class CommandCounts:
 
 @dataclass(frozen=True, slots=True)
 class EffectCounts:
-    """What became of the reserved commands of one category, and of the events that follow.
+    """Outcomes of the reserved commands of one category, and of the events that follow.
 
     ``reserved = handled + silent + pending + unhandled + dead``.
 
@@ -95,7 +95,7 @@ class EffectCounts:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionCounts:
-    """What became of the messages of another category that the component subscribes to.
+    """Outcomes of the messages of another category that the component subscribes to.
 
     They are those of a declared type, from its first position on and with the correlation that it
     asks for. ``subscribed = handled + passed + pending + unhandled + dead``.
@@ -140,7 +140,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long commands took, from one stage to another, in seconds.
+    """Latencies of commands, from one stage to another, in seconds.
 
     Attributes:
         stage: ``reserved`` (from sent to reserved), ``handled`` (from reserved, or sent, to the
@@ -163,7 +163,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What was sent in an hour, and what became of it.
+    """Commands sent in an hour, and their outcomes.
 
     Attributes:
         hour: when it was sent, in UTC.
@@ -180,7 +180,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sends again.
+    """One sender.
 
     Attributes:
         sender: the category that the sender's messages name; None where they name none.
@@ -223,7 +223,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Reissues:
-    """Who sends again, how often and how late.
+    """Reissues by sender, and their delays.
 
     Attributes:
         senders: for each sender and type.
@@ -251,7 +251,7 @@ class Reissues:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a command in conflict says otherwise than the message that its key stands for.
+    """A difference of a command in conflict from the message that its key stands for.
 
     Attributes:
         what: ``field``, ``type``, or ``unreadable`` if one of both cannot be decoded.
@@ -320,7 +320,7 @@ class AcceptedFinding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found.
+    """A run's report.
 
     Attributes:
         component: the component's name.

@@ -1,1 +1,1 @@
-"""What `--details` adds to a report: latency, volume, and who sends again."""
+"""A report's `--details`: latency, volume, and who sends again."""

@@ -1,4 +1,4 @@
-"""What ``--details`` adds to a report: latency, volume and reissues."""
+"""A report's ``--details``: latency, volume and reissues."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

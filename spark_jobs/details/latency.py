@@ -1,4 +1,4 @@
-"""How long commands take from sent to reserved to handled, and how many are sent in an hour."""
+"""Latencies of commands from sent to reserved to handled, and the number sent in an hour."""
 
 from collections.abc import Iterator, Sequence
 

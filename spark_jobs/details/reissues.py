@@ -1,4 +1,4 @@
-"""Who sends again, how often and how late.
+"""Reissues by sender, and their delays.
 
 The sends of a key are sorted by time, and each is compared with the one before it. Everything else
 is counted from there, so the commands are read once and sorted once.

@@ -79,7 +79,7 @@ class Maker:
 
 
 class _FactRules:
-    """What a message of a component is as a fact."""
+    """Makes facts of a component's messages."""
 
     def __init__(self, component: Component) -> None:
         self._name = component.name

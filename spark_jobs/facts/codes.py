@@ -1,4 +1,4 @@
-"""What a message is to the reconciliation, as one small number.
+"""A message's role in the reconciliation, as one small number.
 
 The lowest four bits are its kind, and the others the number of what it belongs to: of a pair of
 categories for commands and reservations, of a category for what is subscribed to.

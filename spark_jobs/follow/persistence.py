@@ -1,4 +1,4 @@
-"""How long violations have persisted, for a follower of the store.
+"""The persistence of violations, for a follower of the store.
 
 For each violation, a follower records since when it has existed and whether it was reported. A
 violation is reported once it has persisted for the grace, and reported as mended if it disappears

@@ -47,7 +47,7 @@ class Audience(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What a round has seen, which decides whether anything can have changed.
+    """A round's view, which decides whether anything can have changed.
 
     Attributes:
         log: a digest of the messages of the log.

@@ -36,7 +36,7 @@ from spark_jobs.source.columns import CategoryQuery
 
 @dataclass(frozen=True, slots=True)
 class ArchivedCategory:
-    """What is archived of a category.
+    """A category's archived part.
 
     Attributes:
         category: its name.
@@ -53,7 +53,7 @@ class ArchivedCategory:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What a run has archived.
+    """An archive run's result.
 
     Attributes:
         component: whose messages they are.

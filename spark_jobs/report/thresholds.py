@@ -1,4 +1,4 @@
-"""How many findings are allowed: the thresholds of ``--fail-on`` and ``--warn``.
+"""Limits on findings: the thresholds of ``--fail-on`` and ``--warn``.
 
 The grammar is ``name[:N|N%]``, separated by commas: ``missing`` is exceeded by more than 0,
 ``duplicates:100`` by more than 100, and ``duplicates:5%`` by more than 5 % of the commands.

@@ -1,4 +1,4 @@
-"""Whether a property of Spark holds a credential, which Spark would show to many.
+"""Detection of credentials in Spark's properties, which Spark shows to many.
 
 In doubt a text is refused: if it holds a connection string or URL with a secret of libpq, a URL
 with a password between user and host, or an assignment to a name such as ``password``. The name may

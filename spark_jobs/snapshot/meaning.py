@@ -1,4 +1,4 @@
-"""What messages mean where some were corrected.
+"""Messages' meanings where some were corrected.
 
 A message that was corrected is handled with the data that its dead letter was given. Whatever says
 what the message says, or what that data says, means the same. Contents are compared by the digests

@@ -1,4 +1,4 @@
-"""How far consumers are, which distinguishes lost messages from unread ones."""
+"""Consumers' progress, which distinguishes lost messages from unread ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from spark_jobs.snapshot.meaning import Corrected
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """How far the consumer of a category is.
+    """The progress of a category's consumer.
 
     Attributes:
         position: the global position up to which it has handled everything; None if unknown.
@@ -75,7 +75,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the consumers of several categories are, by the category's name."""
+    """Progress of the consumers of several categories, by the category's name."""
 
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 

@@ -127,7 +127,7 @@ class ComposedQuery:
 
 @dataclass(frozen=True, slots=True)
 class CategoryQuery:
-    """What is read of a category.
+    """A query of a category.
 
     Attributes:
         category: its name.
@@ -160,7 +160,7 @@ class CategoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class PositionsQuery:
-    """What is read of messages that are known by their global positions.
+    """A query of messages that are known by their global positions.
 
     Attributes:
         categories: the categories to read; messages of others are left out.

@@ -45,7 +45,7 @@ class ComposedPassesQuery(ComposedQuery):
 
 @dataclass(frozen=True, slots=True)
 class PassesQuery(CategoryQuery):
-    """What is read of the passes of a category, which a component subscribes to.
+    """A query of the passes of a category that a component subscribes to.
 
     Attributes:
         consumer: the component's name.

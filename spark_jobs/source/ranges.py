@@ -1,4 +1,4 @@
-"""Where a read of a category begins and ends, and how it is divided into ranges."""
+"""The bounds of a read of a category, and its division into ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

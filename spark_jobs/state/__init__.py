@@ -1,1 +1,1 @@
-"""What runs leave to the next ones: summaries, where they were read up to, and a manifest."""
+"""State for later runs: summaries, where they were read up to, and a manifest."""

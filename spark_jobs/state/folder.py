@@ -47,7 +47,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class LastingViolations(msgspec.Struct, frozen=True):
-    """What a follower has recorded of the violations (`spark_jobs.follow.persistence`).
+    """A follower's record of the violations (`spark_jobs.follow.persistence`).
 
     Attributes:
         folder: the folder with the record of each violation.

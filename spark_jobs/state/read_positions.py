@@ -1,4 +1,4 @@
-"""Which global positions of the log were read, as one bit each.
+"""Global positions of the log that were read, as one bit each.
 
 A writer that does not lock its category, such as a bare ``INSERT``, may commit after messages with
 higher global positions. Such a late message is one that is visible behind the last position that

@@ -1,4 +1,4 @@
-"""What was counted, as the parts of a report."""
+"""Counts as the parts of a report."""
 
 from reservation.component import Component
 from reservation.declaration.table import declarations

@@ -1,4 +1,4 @@
-"""Which events of one type and stream are one effect of their cause, by their ids.
+"""Events of one type and stream that are one effect of their cause, by their ids.
 
 The framework derives the ids of events from their cause, their stream and their number among the
 events that the cause's handling writes to that stream (`followed_id` and `further_id` in

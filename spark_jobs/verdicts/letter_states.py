@@ -1,4 +1,4 @@
-"""What the consumers did, which is asked anew in every run."""
+"""Marks of what the consumers did, asked anew in every run."""
 
 from collections.abc import Mapping, Sequence
 

@@ -48,7 +48,7 @@ Counts = dict[int, Counter[str]]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found.
+    """The verdicts.
 
     Attributes:
         closed: what is counted of groups whose verdicts depend on nothing that consumers do, by the

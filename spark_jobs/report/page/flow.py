@@ -19,7 +19,7 @@ _NODE = 9.0
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What leaves the stream.
+    """A loss of the stream.
 
     Attributes:
         label: what it is called.
@@ -154,7 +154,7 @@ def describe(way: Sequence[FlowStage]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where things are, along the stream and across it, in pixels."""
+    """The layout, along the stream and across it, in pixels."""
 
     downwards: bool
     width: float
