@@ -56,7 +56,7 @@ class NextBatch:
 
 
 class Ahead:
-    """How one consumer decides ahead."""
+    """Decides ahead for one consumer."""
 
     def __init__(self, context: ConsumerContext, reading: BatchReading, handling: Handling) -> None:
         self._connection = context.connection

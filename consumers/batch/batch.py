@@ -34,7 +34,7 @@ def _never() -> bool:
 
 
 class Batch:
-    """How one consumer takes its category forward by a batch.
+    """Takes one consumer's category forward by a batch.
 
     Attributes:
         retry_transaction: how it handles letters again.

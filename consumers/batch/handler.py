@@ -69,7 +69,7 @@ class BatchResult:
 
 
 class BatchHandler:
-    """How one consumer handles its category by batches."""
+    """Handles one consumer's category by batches."""
 
     def __init__(
         self,

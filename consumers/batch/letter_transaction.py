@@ -19,7 +19,7 @@ from reservation.store.client import MessageStore
 
 @dataclass(frozen=True, slots=True)
 class RetryResult:
-    """What became of letters that were due.
+    """The outcome of letters that were due.
 
     Attributes:
         positions: the global positions of all of them.
@@ -39,7 +39,7 @@ class RetryResult:
 
 
 class RetryTransaction:
-    """How one consumer handles the letters of its category that are due."""
+    """Handles the due letters of one consumer's category."""
 
     def __init__(
         self,

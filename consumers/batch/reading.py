@@ -1,4 +1,4 @@
-"""What the next batch reads, and up to which position of the category that takes it."""
+"""The reading of the next batch, and the position of the category that it leads to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,7 +68,7 @@ _LATEST_BYTES = 65_536
 
 
 class BatchReading:
-    """How one consumer of a component reads its category.
+    """Reads the category of one consumer of a component.
 
     Attributes:
         rules: those by which the server takes keys, as JSON; see `server_rules`.

@@ -49,7 +49,7 @@ class Reserved:
 
 
 class Reserver:
-    """How one consumer reserves its next commands without a look at them."""
+    """Reserves the next commands of one consumer without a look at them."""
 
     def __init__(self, context: ConsumerContext, reading: BatchReading) -> None:
         self._context = context

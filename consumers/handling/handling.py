@@ -55,7 +55,7 @@ class Prepared:
 
 
 class Handling:
-    """How one consumer of a component decides on the messages of its category.
+    """Decides on the messages of its category for one consumer of a component.
 
     Attributes:
         uncommitted: the messages that were decided on last, until they are committed; a

@@ -39,7 +39,7 @@ class RepeatOnConflict(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What came of a look for letters that are due.
+    """The result of a look for due letters.
 
     Attributes:
         result: what became of those that were handled; None if there were none.
