@@ -68,7 +68,7 @@ def check_selection(component: str, message: type, position: Any, correlated: An
     if not isinstance(position, int) or isinstance(position, bool) or position < 0:
         raise DeclarationError(
             f"{component}: from_position={position!r} of {message.__name__} is not a global "
-            f"position; give the global position of the first message to handle, or leave it out for all"
+            f"position; give that of the first message to handle, or leave it out for all"
         )
     if not isinstance(correlated, bool):
         raise DeclarationError(

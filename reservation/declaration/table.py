@@ -238,7 +238,8 @@ class Declarations:
         declared = types[message.type]
         if class_ is not None and declared is not class_:
             raise DecodeError(
-                f"Cannot decode {message} as {class_.__name__}: its type is that of {declared.__name__}"
+                f"Cannot decode {message} as {class_.__name__}: its type is that of "
+                f"{declared.__name__}"
             )
         return types.decode(message)
 

@@ -29,8 +29,8 @@ def check_events(
         named = ", ".join(f"{event} (of {command})" for event, command in unknown.items())
         first = next(iter(unknown))
         raise DeclarationError(
-            f"{component}: handlers return events that are not declared: {named}; declare each, "
-            f"as with @{component}.project({first}), or {component}.message({first}) if it does "
+            f"{component}: handlers return events that are not declared: {named}; declare each "
+            f"with @{component}.project({first}), or with {component}.message({first}) if it does "
             f"not change the entity"
         )
 
