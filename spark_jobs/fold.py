@@ -18,12 +18,14 @@ def fold(facts: DataFrame, parts: int) -> DataFrame:
 
     Where no partition decides what was read, facts need no cardinal ids.
     """
-    carried, cardinal = "", "cast(NULL AS bigint)"
+    cardinal_field, cardinal = "", "cast(NULL AS bigint)"
     if "cardinal" in facts.columns:
-        carried, asked = ", 'cardinal', cardinal", "CASE WHEN role = 1 THEN {} END"
+        cardinal_field, asked = ", 'cardinal', cardinal", "CASE WHEN role = 1 THEN {} END"
         cardinal = f"min_by({asked.format('cardinal')}, {asked.format('position')})"
     frames = {"facts": facts}
-    return _QUERIES("summaries", frames, parts=parts, carried=carried, cardinal=cardinal)
+    return _QUERIES(
+        "summaries", frames, parts=parts, cardinal_field=cardinal_field, cardinal=cardinal
+    )
 
 
 def merged(*summaries: DataFrame, parts: int) -> DataFrame:

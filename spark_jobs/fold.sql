@@ -31,12 +31,12 @@ FROM (
              named_struct(
                'is_key', true, 'grp', CASE WHEN what = 5 THEN position ELSE coalesce(key, position) END,
                'part', coalesce(digest, 0L), 'role', CASE WHEN what IN (1, 2, 5) THEN 1 ELSE 2 END,
-               'code', code, 'position', position, 'cause', cause$carried) AS of_key,
+               'code', code, 'position', position, 'cause', cause$cardinal_field) AS of_key,
              named_struct(
                'is_key', false, 'grp', CASE WHEN what < 7 THEN position ELSE coalesce(cause, -position) END,
                'part', coalesce(kind, 0L),
                'role', CASE WHEN what < 7 THEN 1 WHEN what < 9 THEN 2 WHEN what = 9 THEN 3 ELSE 4 END,
-               'code', code, 'position', position, 'cause', cause$carried) AS of_cause
+               'code', code, 'position', position, 'cause', cause$cardinal_field) AS of_cause
       FROM (SELECT *, code % 16 AS what FROM {facts})
     )
   )

@@ -133,7 +133,7 @@ def _sentences(change: GroupChange, rereading: Mapping[str, Rereading], again: b
         seen = rereading.get(group.category, Rereading())
         lines.append(f"  {more}{_messages(change.redelivered)} will be read again")
         lines += [f"  {line}" for line in _reread(seen, again)]
-    if change.carried is not None:
+    if change.former_positions is not None:
         lines.append("  messages handled beyond that are kept, and not read again")
     return lines
 
@@ -169,7 +169,9 @@ def _as_json(change: GroupChange, applied: bool, seen: Rereading | None) -> dict
         "category": change.group.category,
         "before": list(change.group.positions),
         "after": list(change.after),
-        "carried": None if change.carried is None else list(change.carried),
+        "formerPositions": None
+        if change.former_positions is None
+        else list(change.former_positions),
         "passedOver": change.passed_over,
         "redelivered": change.redelivered,
         "atLeast": change.at_least,

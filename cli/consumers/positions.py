@@ -332,7 +332,7 @@ def _as_json(one: StoredPosition) -> dict[str, object]:
         "position": one.position,
         "messageId": one.message_id and str(one.message_id),
         "foreign": one.foreign,
-        "carried": one.carried,
+        "formerPositions": one.former_positions,
         "epoch": one.epoch,
         "holder": one.holder and {"process": one.holder.process, "gone": one.holder.gone},
         "updatedAt": one.updated_at and one.updated_at.isoformat(),

@@ -31,7 +31,7 @@ class IdleGroup:
         consumer: the component's name.
         category: the category that it reads.
         positions: those of its partitions, in order.
-        carried: the positions of the partitions that there were before; None if none are.
+        former_positions: the positions of the partitions that there were before; None if none are.
         epoch: the highest of its partitions; None if it was never run.
         foreign: whether its positions were taken in another log.
     """
@@ -39,16 +39,16 @@ class IdleGroup:
     consumer: str
     category: str
     positions: tuple[int, ...]
-    carried: tuple[int, ...] | None
+    former_positions: tuple[int, ...] | None
     epoch: int | None
     foreign: bool = False
 
     @property
-    def carried_in_force(self) -> tuple[int, ...] | None:
-        """What is carried, if a message may still be skipped because of it."""
-        if self.carried is None or min(self.positions) >= max(self.carried):
+    def effective_former_positions(self) -> tuple[int, ...] | None:
+        """The former positions, if a message may still be skipped because of them."""
+        if self.former_positions is None or min(self.positions) >= max(self.former_positions):
             return None
-        return self.carried
+        return self.former_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class GroupChange:
     Attributes:
         group: as it was found.
         after: the position of each of its partitions, in order.
-        carried: the positions of the former partitions, up to which their messages were handled;
-            None if the positions in ``after`` are enough.
+        former_positions: the positions of the former partitions, up to which their messages were
+            handled; None if the positions in ``after`` are enough.
         passed_over: how many messages will be skipped.
         redelivered: how many messages will be read again that were handled.
         at_least: whether there are more of either than were counted.
@@ -67,7 +67,7 @@ class GroupChange:
 
     group: IdleGroup
     after: tuple[int, ...]
-    carried: tuple[int, ...] | None = None
+    former_positions: tuple[int, ...] | None = None
     passed_over: int = 0
     redelivered: int = 0
     at_least: bool = False
@@ -75,7 +75,10 @@ class GroupChange:
     @property
     def changes(self) -> bool:
         """Whether anything changes."""
-        return self.after != self.group.positions or self.carried != self.group.carried
+        return (
+            self.after != self.group.positions
+            or self.former_positions != self.group.former_positions
+        )
 
 
 def find_idle(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
@@ -91,15 +94,15 @@ def find_idle(connection: Connection[Any], consumer: str, category: str) -> Idle
         found = connection.execute(_QUERIES["group"], of).fetchone()
     if found is None:
         return IdleGroup(consumer, category, (0,), None, None)
-    partitions, carried, positions, epoch, foreign = found
+    partitions, former_positions, positions, epoch, foreign = found
     if len(positions) != partitions:
         raise StoreError(
             f"The consumer {consumer} of {category} should have {partitions} partitions, and has "
             f"positions of {len(positions)}; restore reservation.leases and reservation.moves from "
             f"a backup"
         )
-    carried = None if carried is None else tuple(carried)
-    return IdleGroup(consumer, category, tuple(positions), carried, epoch, foreign)
+    former_positions = None if former_positions is None else tuple(former_positions)
+    return IdleGroup(consumer, category, tuple(positions), former_positions, epoch, foreign)
 
 
 def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int]) -> GroupChange:
@@ -108,7 +111,7 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
     if any(after):
         _refuse_foreign(group)
     before = (0,) * len(after) if group.foreign else group.positions
-    carried = None if group.foreign else group.carried_in_force
+    former_positions = None if group.foreign else group.effective_former_positions
     with translated(), connection.transaction():
         (last,) = connection.execute(_QUERIES["last"]).fetchall()[0]
         if max(after) > last:
@@ -116,19 +119,19 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
                 f"Global position {max(after)} is beyond the last message, {last}, so messages "
                 f"that are not written yet would be skipped; give a position up to {last}"
             )
-        if carried is not None and len(set(after)) > 1:
-            raise StoreError(_still_carried(group, "move all of its partitions"))
+        if former_positions is not None and len(set(after)) > 1:
+            raise StoreError(_still_effective(group, "move all of its partitions"))
         connection.execute(_QUERIES["settings"])
         passed = connection.execute(
             _QUERIES["passed"],
             {
                 "category": group.category,
                 "low": min(*before, *after),
-                "high": max(*before, *after, *(carried or ())),
+                "high": max(*before, *after, *(former_positions or ())),
                 "limit": MOST_COUNTED,
                 "before": list(before),
                 "after": list(after),
-                "carried": None if carried is None else list(carried),
+                "former_positions": None if former_positions is None else list(former_positions),
             },
         ).fetchall()
     ((over, again, at_least),) = passed
@@ -143,12 +146,12 @@ def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
     """
     _refuse_foreign(group)
     if partitions == len(group.positions):
-        return GroupChange(group, group.positions, group.carried)
-    if group.carried_in_force is not None:
-        raise StoreError(_still_carried(group, "change the number again"))
+        return GroupChange(group, group.positions, group.former_positions)
+    if group.effective_former_positions is not None:
+        raise StoreError(_still_effective(group, "change the number again"))
     low, high = min(group.positions), max(group.positions)
     # Kept once it is there, for its highest position: letters up to there may be out of order.
-    keep = low < high or group.carried is not None
+    keep = low < high or group.former_positions is not None
     return GroupChange(group, (low,) * partitions, group.positions if keep else None)
 
 
@@ -178,7 +181,11 @@ def apply_changes(
                 )
             connection.execute(
                 _QUERIES["store_group"],
-                of | {"after": list(change.after), "carried": _array(change.carried)},
+                of
+                | {
+                    "after": list(change.after),
+                    "former_positions": _array(change.former_positions),
+                },
             )
             connection.execute(_QUERIES["remove_members"], of)
             stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
@@ -189,17 +196,17 @@ def apply_changes(
 
 def _refuse_foreign(group: IdleGroup) -> None:
     if group.foreign:
-        highest = max((*group.positions, *(group.carried_in_force or ())))
+        highest = max((*group.positions, *(group.effective_former_positions or ())))
         raise ForeignPositionError(group.consumer, group.category, highest)
 
 
-def _array(carried: Sequence[int] | None) -> list[int] | None:
-    return None if carried is None else list(carried)
+def _array(former_positions: Sequence[int] | None) -> list[int] | None:
+    return None if former_positions is None else list(former_positions)
 
 
-def _still_carried(group: IdleGroup, what: str) -> str:
+def _still_effective(group: IdleGroup, what: str) -> str:
     return (
         f"The number of partitions of {group.consumer} in {group.category} was changed, and some "
         f"messages from before that are not handled; run its consumers until every position is "
-        f"past {max(group.carried or (0,))}, and then {what}"
+        f"past {max(group.former_positions or (0,))}, and then {what}"
     )

@@ -1,7 +1,7 @@
 -- name: group
-SELECT g.partitions, g.carried, array_agg(p.position ORDER BY p.partition), max(p.epoch),
+SELECT g.partitions, g.former_positions, array_agg(p.position ORDER BY p.partition), max(p.epoch),
        bool_or(reservation.is_foreign(p.position, p.message_id))
-         OR reservation.carries_foreign(g.consumer, g.category)
+         OR reservation.has_foreign_former_positions(g.consumer, g.category)
 FROM reservation.groups g
 JOIN reservation.positions p USING (consumer, category)
 WHERE g.consumer = %(consumer)s AND g.category = %(category)s
@@ -45,10 +45,10 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_group
 UPDATE reservation.groups
-SET partitions = cardinality(%(after)s::bigint[]), carried = %(carried)s::bigint[],
-    carried_ids = CASE WHEN %(carried)s::bigint[] IS NOT NULL THEN ARRAY(
+SET partitions = cardinality(%(after)s::bigint[]), former_positions = %(former_positions)s::bigint[],
+    former_position_ids = CASE WHEN %(former_positions)s::bigint[] IS NOT NULL THEN ARRAY(
       SELECT reservation.message_at(%(category)s, c.position)
-      FROM unnest(%(carried)s::bigint[]) WITH ORDINALITY AS c("position", n)
+      FROM unnest(%(former_positions)s::bigint[]) WITH ORDINALITY AS c("position", n)
       ORDER BY c.n) END
 WHERE consumer = %(consumer)s AND category = %(category)s
 
@@ -86,15 +86,15 @@ WITH passed AS MATERIALIZED (
   LIMIT %(limit)s + 1
 ), placed AS (
   SELECT global_position,
-         greatest((%(before)s::bigint[])[partition], carried_to) AS before,
+         greatest((%(before)s::bigint[])[partition], former_position) AS before,
          (%(after)s::bigint[])[partition] AS after
   FROM (
     SELECT global_position,
            1 + reservation.partition_of(stream_name, cardinality(%(before)s::bigint[]))
              AS partition,
-           (%(carried)s::bigint[])[
-             1 + reservation.partition_of(stream_name, cardinality(%(carried)s::bigint[]))]
-             AS carried_to
+           (%(former_positions)s::bigint[])[
+             1 + reservation.partition_of(stream_name, cardinality(%(former_positions)s::bigint[]))]
+             AS former_position
     FROM passed
   ) AS one
 )

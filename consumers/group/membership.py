@@ -156,13 +156,17 @@ class Membership:
             rows = self._rebalance(connection, may_release)
         if not rows:  # again: at the next call
             rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
-        self.head, carried, partitions, positions, epochs, abandoned, self.letters = rows[0][:7]
+        self.head, former_positions, partitions, positions, epochs, abandoned, self.letters = rows[
+            0
+        ][:7]
         foreign, unsettled, self.next_scheduled, self.overdue = rows[0][7:]
         if foreign is not None:
             raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(HeldPartition, partitions, positions, epochs)
-        self.positions = HeldPartitions(self._consumer, self._category, self._size, held, carried)
+        self.positions = HeldPartitions(
+            self._consumer, self._category, self._size, held, former_positions
+        )
         self.abandoned = tuple(abandoned)
         self._due = time.monotonic() + (REBALANCE_SOON if unsettled else REBALANCE_INTERVAL)
         self._log_changes(before)

@@ -70,13 +70,13 @@ class HeldPartitions:
         category: str,
         size: int = 1,
         held: Iterable[HeldPartition] = (),
-        carried: Iterable[int] | None = None,
+        former_positions: Iterable[int] | None = None,
     ) -> None:
         self.consumer = consumer
         self.category = category
         self.size = size
         self._held = {partition.partition: partition for partition in held}
-        self._carried = None if carried is None else tuple(carried)
+        self._former_positions = None if former_positions is None else tuple(former_positions)
         self.claims = frozenset((one.partition, one.epoch) for one in self._held.values())
 
     @property
@@ -114,7 +114,7 @@ class HeldPartitions:
         """
         if self.size > 1:
             return LAST
-        return max(self._carried or (), default=0)
+        return max(self._former_positions or (), default=0)
 
     def next(self) -> CategoryPart | None:
         """Return what to read next; None if nothing is held."""
@@ -123,12 +123,14 @@ class HeldPartitions:
         after = self.lowest
         behind = [number for number, held in self._held.items() if held.position == after]
         ahead = [held.position for held in self._held.values() if held.position > after]
-        carried = self._carried
-        if carried is not None and after >= max(carried):
-            carried = None
-        if len(behind) == self.size and carried is None:
+        former_positions = self._former_positions
+        if former_positions is not None and after >= max(former_positions):
+            former_positions = None
+        if len(behind) == self.size and former_positions is None:
             return CategoryPart(after)
-        return CategoryPart(after, min(ahead, default=None), tuple(behind), self.size, carried)
+        return CategoryPart(
+            after, min(ahead, default=None), tuple(behind), self.size, former_positions
+        )
 
     def advance(
         self,
@@ -151,7 +153,7 @@ class HeldPartitions:
             "before": part.after,
             "position": to,
             "message_id": message_id,
-            "carried": part.carried is not None,
+            "has_former_positions": part.former_positions is not None,
             "longest_pause": LONGEST_PAUSE,
         }
         return Request(_QUERIES["advance"], values, failed=_not_moved)

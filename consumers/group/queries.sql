@@ -5,7 +5,7 @@ FROM reservation.join_group(
   make_interval(secs => %(lease)s), %(former)s)
 
 -- name: rebalance
-SELECT head, carried, held, positions, epochs, abandoned, letters, foreign_at, unsettled,
+SELECT head, former_positions, held, positions, epochs, abandoned, letters, foreign_at, unsettled,
        next_in, overdue
 FROM reservation.rebalance(
   %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s), %(may_release)s),
@@ -32,7 +32,7 @@ WITH limited AS (
 )
 SELECT reservation.move_positions(
   %(consumer)s, %(category)s, %(partitions)s, %(epochs)s, %(before)s, %(position)s,
-  %(message_id)s::uuid, %(carried)s)
+  %(message_id)s::uuid, %(has_former_positions)s)
 FROM limited
 
 -- name: attempt
@@ -71,7 +71,7 @@ FOR NO KEY UPDATE OF l
 
 -- name: foreign_at
 -- The highest position of a consumer that was taken in another log; NULL if none was.
-SELECT CASE WHEN reservation.carries_foreign(%(consumer)s, %(category)s) THEN max(p.position)
+SELECT CASE WHEN reservation.has_foreign_former_positions(%(consumer)s, %(category)s) THEN max(p.position)
             ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
 FROM reservation.positions p
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s

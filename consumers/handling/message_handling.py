@@ -284,7 +284,7 @@ class MessageHandling:
         metadata = None
         if span is not None:
             span.outcome = outcome
-            metadata = span.carried_by(message.follow_metadata(), context)
+            metadata = span.propagate(message.follow_metadata(), context)
         strategy = self._declared[message.type].once
         if strategy is not None:
             check = effects.checks[strategy]

@@ -17,15 +17,15 @@ class CategoryPart:
         until: the last global position to read; None for no limit.
         partitions: the partitions of the reader; None for all.
         size: how many partitions there are.
-        carried: the position that each partition had reached before their number was changed; None
-            if that no longer matters. (See ``reservation.is_in_part``.)
+        former_positions: the position that each partition had reached before their number was
+            changed; None if that no longer matters. (See ``reservation.is_in_part``.)
     """
 
     after: int = 0
     until: int | None = None
     partitions: tuple[int, ...] | None = None
     size: int = 1
-    carried: tuple[int, ...] | None = None
+    former_positions: tuple[int, ...] | None = None
 
     def up_to(self, position: int) -> "CategoryPart":
         """Return the part with an end at a global position, unless it ends before."""
@@ -40,5 +40,5 @@ class CategoryPart:
             limit,
             None if self.partitions is None else list(self.partitions),
             self.size,
-            None if self.carried is None else list(self.carried),
+            None if self.former_positions is None else list(self.former_positions),
         ]

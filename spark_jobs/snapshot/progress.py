@@ -16,7 +16,7 @@ class Consumed:
         before: without a position, messages stored before this time count as read, in UTC.
         letters: the global positions of the messages that it passed without handling them.
         partitions: the position of each partition, in order; empty if there is only one.
-        carried: the positions of former partitions, while they still decide what was read.
+        former_positions: the positions of former partitions, while they still decide what was read.
         conflicts: the global positions of the messages that it recorded as conflicts.
         discarded: those of the letters that were discarded.
         first_position: the position at which it first began; it records conflicts above it. None
@@ -30,7 +30,7 @@ class Consumed:
     before: datetime | None = None
     letters: Sequence[int] = ()
     partitions: Sequence[int] = ()
-    carried: Sequence[int] = ()
+    former_positions: Sequence[int] = ()
     conflicts: Sequence[int] = ()
     discarded: Sequence[int] = ()
     first_position: int | None = None
@@ -42,7 +42,7 @@ class Consumed:
     def of_partitions(
         cls,
         positions: Sequence[int],
-        carried: Sequence[int] = (),
+        former_positions: Sequence[int] = (),
         *,
         letters: Sequence[int] = (),
         conflicts: Sequence[int] = (),
@@ -53,12 +53,12 @@ class Consumed:
     ) -> "Consumed":
         """Return how far a consumer is whose partitions have separate positions."""
         lowest = min(positions)
-        in_force = tuple(carried) if max(carried, default=0) > lowest else ()
+        in_force = tuple(former_positions) if max(former_positions, default=0) > lowest else ()
         return cls(
             lowest,
             letters=letters,
             partitions=tuple(positions),
-            carried=in_force,
+            former_positions=in_force,
             conflicts=conflicts,
             discarded=discarded,
             first_position=first_position,
@@ -70,7 +70,7 @@ class Consumed:
     @property
     def highest(self) -> int:
         """The global position above which nothing was read, where positions are known."""
-        return max((self.position or 0, *self.partitions, *self.carried))
+        return max((self.position or 0, *self.partitions, *self.former_positions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ SELECT pg_export_snapshot(), now()
 -- name: positions
 -- The position of each partition, those of former partitions, and the highest position of another log. No
 -- row if no consumer has run and no position was set.
-SELECT array_agg(p.position ORDER BY p.partition), g.carried, g.first_position,
-       CASE WHEN reservation.carries_foreign(p.consumer, p.category) THEN max(p.position)
+SELECT array_agg(p.position ORDER BY p.partition), g.former_positions, g.first_position,
+       CASE WHEN reservation.has_foreign_former_positions(p.consumer, p.category) THEN max(p.position)
             ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
 FROM reservation.positions p
 LEFT JOIN reservation.groups g USING (consumer, category)
 WHERE p.consumer = %s AND p.category = %s
-GROUP BY p.consumer, p.category, g.carried, g.first_position
+GROUP BY p.consumer, p.category, g.former_positions, g.first_position
 HAVING max(p.epoch) > 0 OR max(p.position) > 0
 
 -- name: gone
@@ -22,7 +22,7 @@ WITH stands AS (
   WHERE p.consumer = %(consumer)s AND p.category = %(category)s
   UNION
   SELECT c.position, c.message_id
-  FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
+  FROM reservation.groups g, unnest(g.former_positions, g.former_position_ids) AS c("position", message_id)
   WHERE g.consumer = %(consumer)s AND g.category = %(category)s
     AND c.position > (SELECT min(p.position) FROM reservation.positions p
                       WHERE p.consumer = g.consumer AND p.category = g.category)
@@ -30,7 +30,7 @@ WITH stands AS (
   SELECT p.position, p.message_id FROM reservation.positions p
   UNION ALL
   SELECT c.position, c.message_id
-  FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
+  FROM reservation.groups g, unnest(g.former_positions, g.former_position_ids) AS c("position", message_id)
   UNION ALL
   SELECT d.global_position, d.message_id FROM reservation.dead_letters d
 )

@@ -122,11 +122,11 @@ class Snapshot:
                 rows = self._connection.execute(_QUERIES["positions"], named).fetchall()
                 letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
                 if rows:
-                    positions, carried, first_position, foreign = rows[0]
+                    positions, former_positions, first_position, foreign = rows[0]
                     deleted = {} if foreign is None else self._deleted(*named)
                     return Consumed.of_partitions(
                         positions,
-                        carried or (),
+                        former_positions or (),
                         letters=[at for at, is_conflict, _ in letters if not is_conflict],
                         conflicts=[at for at, is_conflict, _ in letters if is_conflict],
                         discarded=[at for at, is_conflict, over in letters if over > is_conflict],

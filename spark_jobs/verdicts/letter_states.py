@@ -65,7 +65,7 @@ def _has_read(one: Consumed) -> str:
     passed = [
         f"first_asked <= element_at(array({_listed(positions)}), "
         f"1 + cast(abs(coalesce(cardinal, 0) % {len(positions)}) AS int))"
-        for positions in (one.partitions, one.carried)
+        for positions in (one.partitions, one.former_positions)
         if positions
     ]
     within = f"(first_asked <= {one.highest} AND ({' OR '.join(passed)}))"

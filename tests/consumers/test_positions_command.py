@@ -86,7 +86,7 @@ def test_moving_back_redelivers_and_prints_how_many(reservation, connection, sto
         "category": COMMANDS,
         "before": [5],
         "after": [2],
-        "carried": None,
+        "formerPositions": None,
         "passedOver": 0,
         "redelivered": 3,
         "atLeast": False,
@@ -258,7 +258,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
         [COMMANDS, STREAM],
     )
     changed = reservation("partitions", "bank:account", "3", "--category", COMMANDS, "--json")
-    assert sorted(changed["changes"][0]["carried"]) == [1, 5]
+    assert sorted(changed["changes"][0]["formerPositions"]) == [1, 5]
     done = reservation(
         "positions", "set", "bank:account", COMMANDS, "0", "--partition", "1", "--yes", status=2
     )

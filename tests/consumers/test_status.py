@@ -28,12 +28,12 @@ def messages(connection, first, last, *, category=COMMANDS, streams=100, age=0):
     connection.execute(MESSAGES, {**parameters, "first": first, "last": last})
 
 
-def group(connection, positions, *, category=COMMANDS, consumer="account", carried=None):
+def group(connection, positions, *, category=COMMANDS, consumer="account", former_positions=None):
     """Store a group with these positions, partition by partition."""
     connection.execute(
-        "INSERT INTO reservation.groups (consumer, category, partitions, carried) "
+        "INSERT INTO reservation.groups (consumer, category, partitions, former_positions) "
         "VALUES (%s, %s, %s, %s)",
-        [consumer, category, len(positions), carried],
+        [consumer, category, len(positions), former_positions],
     )
     for partition, position in enumerate(positions):
         store_position(connection, consumer, category, position, partition)
@@ -115,7 +115,7 @@ def test_each_partition_has_a_lag_of_its_own(connection, status):
 def test_what_was_handled_in_earlier_partitions_is_not_counted(connection, status):
     """It was carried over when the number of partitions changed."""
     messages(connection, 1, 100)
-    group(connection, [0], carried=[100, 0])
+    group(connection, [0], former_positions=[100, 0])
     assert of_each(status(), "lagMessages") == [(left(connection, 1, 2, 0),)]
 
 
@@ -319,7 +319,7 @@ def test_status_works_on_a_store_of_message_db(make_database, message_db_templat
     address = make_database(message_db_template)
     with psycopg.connect(address, autocommit=True) as connection:
         messages(connection, 1, 200)
-        group(connection, [150, 0], carried=[0, 200, 50])
+        group(connection, [150, 0], former_positions=[0, 200, 50])
         ((close,), (behind,)) = of_each(status(address=address), "lagMessages")
         assert 0 < close < 50
         assert 0 < behind < 100

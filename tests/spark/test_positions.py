@@ -27,12 +27,13 @@ def missing(reconcile):
     return run
 
 
-def group(connection, *positions, carried=None, carried_ids=None, ids=()):
+def group(connection, *positions, former_positions=None, former_position_ids=None, ids=()):
     """Give a consumer partitions at these positions."""
     connection.execute(
-        "INSERT INTO reservation.groups (consumer, category, partitions, carried, carried_ids) "
+        "INSERT INTO reservation.groups "
+        "(consumer, category, partitions, former_positions, former_position_ids) "
         "VALUES ('thing', 'thing:command', %s, %s, %s)",
-        [len(positions), carried, carried_ids],
+        [len(positions), former_positions, former_position_ids],
     )
     for partition, position in enumerate(positions):
         at = ids[partition] if ids else None
@@ -47,8 +48,9 @@ READ = """
 SELECT m.global_position FROM message_store.messages m
 WHERE m.global_position <= (%(positions)s::bigint[])[
         1 + reservation.partition_of(m.stream_name, cardinality(%(positions)s))]
-   OR %(carried)s::bigint[] IS NOT NULL AND m.global_position <= (%(carried)s::bigint[])[
-        1 + reservation.partition_of(m.stream_name, cardinality(%(carried)s::bigint[]))]
+   OR %(former_positions)s::bigint[] IS NOT NULL
+      AND m.global_position <= (%(former_positions)s::bigint[])[
+        1 + reservation.partition_of(m.stream_name, cardinality(%(former_positions)s::bigint[]))]
 ORDER BY m.global_position
 """
 
@@ -71,9 +73,9 @@ def test_each_command_is_judged_by_the_position_of_its_partition(connection, mis
     """
     for n, stream in enumerate(STREAMS):
         insert(connection, f"thing:command{stream}", "Send", {"thingId": "1", "key": f"{n}"})
-    positions, carried = [5, 9, 9], [12, 3]
-    group(connection, *positions, carried=carried)
-    read = connection.execute(READ, {"positions": positions, "carried": carried}).fetchall()
+    positions, former = [5, 9, 9], [12, 3]
+    group(connection, *positions, former_positions=former)
+    read = connection.execute(READ, {"positions": positions, "former_positions": former}).fetchall()
     excused, other, *rest = [at for (at,) in read]
     assert 1 < len(rest) < len(STREAMS) - 2
     letter(connection, excused, None)
@@ -83,8 +85,8 @@ def test_each_command_is_judged_by_the_position_of_its_partition(connection, mis
 
 @pytest.mark.parametrize(
     ("position", "of_group"),
-    [(1, {"carried": [2], "carried_ids": [OTHER]}), (2, {"ids": [OTHER]})],
-    ids=["carried", "own"],
+    [(1, {"former_positions": [2], "former_position_ids": [OTHER]}), (2, {"ids": [OTHER]})],
+    ids=["former_positions", "own"],
 )
 def test_a_position_of_another_log_is_an_error(connection, reconcile, position, of_group):
     """A position whose message is another one makes no message count as read."""

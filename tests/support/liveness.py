@@ -46,7 +46,8 @@ _WAITING = """
     JOIN message_store.messages m ON message_store.category(m.stream_name) = p.category
       AND m.global_position > p.position
       AND m.global_position > coalesce(
-        g.carried[1 + reservation.partition_of(m.stream_name, cardinality(g.carried))], 0)
+        g.former_positions[
+          1 + reservation.partition_of(m.stream_name, cardinality(g.former_positions))], 0)
       AND reservation.partition_of(m.stream_name, coalesce(g.partitions, 1)) = p.partition
     GROUP BY 1, 2, 3, p.partition
     UNION ALL

@@ -197,7 +197,7 @@ def _lags(
                 "after": min(behind.values()),
                 "limit": most_counted,
                 "partitions": rows[0].partitions,
-                "carried": None if foreign else rows[0].carried,
+                "former_positions": None if foreign else rows[0].former_positions,
                 # Partitions that are no longer behind were counted by an earlier pass.
                 "positions": [behind.get(row.partition, head) for row in rows],
             },

@@ -11,8 +11,8 @@ SELECT reservation.category_head(%(category)s)
 
 -- name: lag
 -- One pass over so many messages of a category: for each partition how many of them were not dealt
--- with, the seconds since the first of these was written, and the first whose time cannot be read; and in the row without a partition how
--- many messages there were, and where the last one is.
+-- with, the seconds since the first of these was written, and the first whose time cannot be read. The
+-- row without a partition has how many messages there were, and where the last one is.
 WITH passed AS MATERIALIZED (
   SELECT stream_name, global_position, reservation.readable_time(time) AS time
   FROM message_store.messages
@@ -22,8 +22,8 @@ WITH passed AS MATERIALIZED (
   LIMIT %(limit)s
 ), placed AS (
   SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition, global_position, time,
-         coalesce((%(carried)s::bigint[])[
-           1 + reservation.partition_of(stream_name, cardinality(%(carried)s::bigint[]))], 0)
+         coalesce((%(former_positions)s::bigint[])[
+           1 + reservation.partition_of(stream_name, cardinality(%(former_positions)s::bigint[]))], 0)
            AS dealt_with
   FROM passed
 )

@@ -42,8 +42,8 @@ class StoredPosition:
         category: the category that it reads.
         partition: the number of the partition, from 0.
         partitions: how many the category is in for this consumer.
-        carried: the positions of the former partitions, up to which a message was handled; None if
-            there were never others, or all were at one position.
+        former_positions: the positions of the former partitions, up to which a message was handled;
+            None if there were never others, or all were at one position.
         position: the global position of the last message handled; 0 before the first.
         message_id: the id of the message there; None at 0, and if it is not known.
         foreign: whether the position was taken in another log, so that it means nothing here.
@@ -56,7 +56,7 @@ class StoredPosition:
     category: str
     partition: int
     partitions: int
-    carried: Sequence[int] | None
+    former_positions: Sequence[int] | None
     position: int
     message_id: UUID | None
     epoch: int

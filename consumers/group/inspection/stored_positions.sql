@@ -4,9 +4,9 @@
 WITH wanted AS (
   SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
 ), stored AS (
-  SELECT p.consumer, p.category, p.partition, g.partitions, g.carried, p.position, p.message_id,
+  SELECT p.consumer, p.category, p.partition, g.partitions, g.former_positions, p.position, p.message_id,
          p.epoch, reservation.is_foreign(p.position, p.message_id)
-           OR reservation.carries_foreign(p.consumer, p.category) AS "foreign",
+           OR reservation.has_foreign_former_positions(p.consumer, p.category) AS "foreign",
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
          coalesce(reservation.is_gone(m.member), true) AS gone
   FROM reservation.groups g

@@ -46,17 +46,17 @@ class MessageSpan:
         self._span = span
         self.outcome = "failed"  # until it is known
 
-    def carried_by(self, metadata: Metadata, context: Context) -> Metadata:
+    def propagate(self, metadata: Metadata, context: Context) -> Metadata:
         """Return metadata of what the handler returned with the context of this span.
 
         What the handler wrote besides, which its context holds, carries it too from now on.
         """
-        context.writes[:] = [self._carried(write) for write in context.writes]
-        context.scheduled = [self._carried(write) for write in context.scheduled]
+        context.writes[:] = [self._propagated(write) for write in context.writes]
+        context.scheduled = [self._propagated(write) for write in context.scheduled]
         return self._with_context(metadata)
 
     # Any: a `Write` or a `ScheduledWrite`.
-    def _carried(self, write: Any) -> Any:
+    def _propagated(self, write: Any) -> Any:
         return dataclasses.replace(write, metadata=self._with_context(write.metadata))
 
     def _with_context(self, metadata: Metadata) -> Metadata:

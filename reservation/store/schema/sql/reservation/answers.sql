@@ -63,8 +63,8 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
   SELECT coalesce((
-    SELECT greatest(p.position, CASE WHEN g.carried IS NOT NULL THEN
-             g.carried[1 + reservation.partition_of($3, cardinality(g.carried))] END)
+    SELECT greatest(p.position, CASE WHEN g.former_positions IS NOT NULL THEN
+             g.former_positions[1 + reservation.partition_of($3, cardinality(g.former_positions))] END)
     FROM reservation.groups g
     JOIN reservation.positions p
       ON p.consumer = g.consumer AND p.category = g.category

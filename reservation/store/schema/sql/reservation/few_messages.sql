@@ -7,7 +7,7 @@
 -- with an event it is the event's own. A row without an id says that the last event is larger.
 CREATE OR REPLACE FUNCTION reservation.read_with_entities(
   category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[], max_bytes bigint,
+  partitions integer[], size integer, former_positions bigint[], max_bytes bigint,
   component text, most integer, latest integer, latest_bytes bigint
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
@@ -26,7 +26,7 @@ BEGIN
            component || '-'
            || split_part(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+', 1)
     FROM reservation.read_part(
-      category, first, last, batch_size, partitions, size, carried, max_bytes) AS m
+      category, first, last, batch_size, partitions, size, former_positions, max_bytes) AS m
   LOOP
     RETURN NEXT;
     streams := streams || read_with_entities.entity_stream;

@@ -250,7 +250,7 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.rebalance(
   consumer text, category text, member bigint, lease interval, may_release boolean DEFAULT true
 ) RETURNS TABLE (
-  head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
+  head bigint, former_positions bigint[], held integer[], positions bigint[], epochs bigint[],
   abandoned integer[], letters boolean, foreign_at bigint, unsettled boolean
 )
 LANGUAGE plpgsql VOLATILE
@@ -344,11 +344,11 @@ BEGIN
   WHERE (p.consumer, p.category) = (rebalance.consumer, rebalance.category)
     AND p.holder = rebalance.member;
 
-  SELECT g.carried INTO carried FROM reservation.groups g
+  SELECT g.former_positions INTO former_positions FROM reservation.groups g
   WHERE (g.consumer, g.category) = (rebalance.consumer, rebalance.category);
-  IF held <> '{}' AND carried IS NOT NULL
-      AND reservation.carries_foreign(rebalance.consumer, rebalance.category) THEN
-    foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
+  IF held <> '{}' AND former_positions IS NOT NULL
+      AND reservation.has_foreign_former_positions(rebalance.consumer, rebalance.category) THEN
+    foreign_at := (SELECT max(c.position) FROM unnest(former_positions) AS c("position"));
   END IF;
   head := reservation.category_head(rebalance.category);
   letters := reservation.may_have_due_letters(rebalance.consumer, rebalance.category);

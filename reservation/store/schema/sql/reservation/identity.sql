@@ -44,14 +44,14 @@ $$;
 
 -- The same of what a group carries from the partitions that it had before, as far as any message may
 -- still be passed over because of it.
-CREATE OR REPLACE FUNCTION reservation.carries_foreign(consumer text, category text)
+CREATE OR REPLACE FUNCTION reservation.has_foreign_former_positions(consumer text, category text)
 RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
   SELECT EXISTS (
-    SELECT FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
-    WHERE (g.consumer, g.category) = (carries_foreign.consumer, carries_foreign.category)
+    SELECT FROM reservation.groups g, unnest(g.former_positions, g.former_position_ids) AS c("position", message_id)
+    WHERE (g.consumer, g.category) = (has_foreign_former_positions.consumer, has_foreign_former_positions.category)
       AND c.position > (
         SELECT min(p.position) FROM reservation.positions p
         WHERE (p.consumer, p.category) = (g.consumer, g.category))
@@ -67,7 +67,7 @@ AS $$
   SELECT p.position FROM reservation.positions p WHERE p.category = stood_at.category
   UNION
   SELECT c.position
-  FROM reservation.groups g, unnest(g.carried) AS c("position")
+  FROM reservation.groups g, unnest(g.former_positions) AS c("position")
   WHERE g.category = stood_at.category
 $$;
 

@@ -21,14 +21,14 @@ RETURN CASE WHEN strpos(stream_name, '-') = 0 THEN 0 ELSE
     split_part(substr(stream_name, strpos(stream_name, '-') + 1), '+', 1)), size))::integer END;
 
 -- Whether a stream is in one of these partitions, and its message was not handled when there were
--- others: `carried` is how far that went in each, NULL where they were never changed.
+-- others: `former_positions` is how far that went in each, NULL where they were never changed.
 CREATE OR REPLACE FUNCTION reservation.is_in_part(
-  stream_name text, global_position bigint, partitions integer[], size integer, carried bigint[]
+  stream_name text, global_position bigint, partitions integer[], size integer, former_positions bigint[]
 ) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN reservation.partition_of(stream_name, size) = ANY (partitions)
-   AND (carried IS NULL OR global_position
-        > carried[1 + reservation.partition_of(stream_name, cardinality(carried))]);
+   AND (former_positions IS NULL OR global_position
+        > former_positions[1 + reservation.partition_of(stream_name, cardinality(former_positions))]);
 
 -- The metadata of a message that follows another: its causation points there, and what belongs to
 -- the whole conversation is handed on.

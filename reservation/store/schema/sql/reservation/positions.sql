@@ -21,7 +21,7 @@ CROSS JOIN LATERAL (
 -- the epoch given, and in this log. Else the transaction fails with the SQLSTATE RV001.
 CREATE OR REPLACE FUNCTION reservation.move_positions(
   consumer text, category text, partitions integer[], epochs bigint[], before bigint, "position" bigint,
-  message_id uuid, carried boolean
+  message_id uuid, has_former_positions boolean
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -55,8 +55,8 @@ BEGIN
       RETURNING m.n INTO newest;
     END IF;
 
-    IF NOT FOUND OR move_positions.carried
-        AND reservation.carries_foreign(move_positions.consumer, move_positions.category) THEN
+    IF NOT FOUND OR move_positions.has_former_positions
+        AND reservation.has_foreign_former_positions(move_positions.consumer, move_positions.category) THEN
       RAISE EXCEPTION 'The position of partition % has not moved', partitions[i]
         USING ERRCODE = 'RV001', SCHEMA = 'reservation';
     END IF;

@@ -93,7 +93,7 @@ $$;
 -- only: it would look through the index to the category's end for what is not after `last`.
 CREATE OR REPLACE FUNCTION reservation.read_part(
   category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[], max_bytes bigint DEFAULT NULL
+  partitions integer[], size integer, former_positions bigint[], max_bytes bigint DEFAULT NULL
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -113,7 +113,7 @@ BEGIN
           BETWEEN (read_part.category, read_part.first)
               AND (read_part.category, 9223372036854775807)
       AND (partitions IS NULL OR m.global_position > read_part.last OR reservation.is_in_part(
-             m.stream_name, m.global_position, partitions, size, carried))
+             m.stream_name, m.global_position, partitions, size, former_positions))
     ORDER BY message_store.category(m.stream_name), m.global_position
     LIMIT read_part.batch_size
   LOOP

@@ -40,7 +40,7 @@ END;
 -- command that brings the bytes of data and metadata that come to `max_bytes`, see read_part.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
   category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[], rules jsonb, max_bytes bigint DEFAULT NULL
+  partitions integer[], size integer, former_positions bigint[], rules jsonb, max_bytes bigint DEFAULT NULL
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
   data varchar, metadata varchar, "time" timestamp, key_stream text
@@ -65,7 +65,7 @@ BEGIN
           BETWEEN (read_commands.category, read_commands.first)
               AND (read_commands.category, 9223372036854775807)
       AND (partitions IS NULL OR m.global_position > read_commands.last OR reservation.is_in_part(
-             m.stream_name, m.global_position, partitions, size, carried))
+             m.stream_name, m.global_position, partitions, size, former_positions))
     ORDER BY message_store.category(m.stream_name), m.global_position
     LIMIT read_commands.batch_size
   ) AS m

@@ -38,8 +38,8 @@ CREATE TABLE reservation.groups (
   partitions integer NOT NULL CHECK (partitions BETWEEN 1 AND 1024),
   -- The positions when the number of partitions was last changed, by the partition that a message was in
   -- then, from 0: messages up to there have been handled.
-  carried bigint[],
-  carried_ids uuid[],  -- of the messages there, as in positions
+  former_positions bigint[],
+  former_position_ids uuid[],  -- of the messages there, as in positions
   -- The lowest position that a member ever joined at. Conflicts of messages above it are recorded as dead
   -- letters; what lies up to there may have been read by consumers of another kind.
   first_position bigint,
