@@ -349,7 +349,7 @@ class Component(Generic[Entity]):
         message: type[DataclassInstance],
         /,
         *,
-        was: str | Iterable[str] = (),
+        former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
         upcast: Upcaster | Upcast | Iterable[Upcaster | Upcast] = (),
@@ -365,7 +365,7 @@ class Component(Generic[Entity]):
     def message(
         self,
         *messages: type[DataclassInstance],
-        was: str | Iterable[str] = (),
+        former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
         upcast: Upcaster | Upcast | Iterable[Upcaster | Upcast] = (),
@@ -380,11 +380,11 @@ class Component(Generic[Entity]):
 
         Args:
             messages: the messages' dataclasses.
-            was: the former names of the class, or the only one, which are the types of stored
-                messages of it.
+            former_names: the former names of the class, or the only one, which are the types of
+                stored messages of it.
             stored_as: the name that messages of the class are still written under, because there
-                are readers that know no other; it need not be in ``was``. None for the class's own
-                name, or the one that its ``__stored_as__`` says.
+                are readers that know no other; it need not be in ``former_names``. None for the
+                class's own name, or the one that its ``__stored_as__`` says.
             version: the version of the shape that the class has now, from 1, which is written to
                 the metadata of its messages. A message without a version has version 1. None for
                 no version, or the one that its ``__schema_version__`` says, which also holds for
@@ -400,12 +400,17 @@ class Component(Generic[Entity]):
                 its names, the upcasters do not lead to its version or cannot be called so, or
                 there are options for several classes.
         """
-        given = {"was": was, "stored_as": stored_as, "version": version, "upcast": upcast}
+        given = {
+            "former_names": former_names,
+            "stored_as": stored_as,
+            "version": version,
+            "upcast": upcast,
+        }
         check_single(self.name, messages, given)
         check_messages(self.name, messages)
         steps = upcasters_of(self.name, messages[0], upcast)
         for message in messages:
-            self._declarations.add_message(message, was, stored_as, version, steps)
+            self._declarations.add_message(message, former_names, stored_as, version, steps)
 
     def ignore(self, *types: str) -> None:
         """Declare message types that consumers skip; others without a handler are dead letters.

@@ -58,8 +58,8 @@ class Copying:
             before,
         )
         conflicts = _conflicts(outcomes)
-        formerly = None if former is None else [former[n] for n in conflicts]
-        pairs = first_reserved(connection, [asked[n] for n in conflicts], formerly)
+        former_streams = None if former is None else [former[n] for n in conflicts]
+        pairs = first_reserved(connection, [asked[n] for n in conflicts], former_streams)
         commands = list(effects.reservations)
         for pair in pairs:
             n = conflicts[pair.ordinal]

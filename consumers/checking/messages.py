@@ -161,7 +161,7 @@ def _advice(component: Component[Any], message: StoredMessage) -> str:
         command = component.decode(message)
         return advice(component, declared, command, message)
     except ReservationError:
-        return "name with formerly= what the id was made of"
+        return "name with former_key= what the id was made of"
 
 
 def _declare(component: Component[Any], one: CheckedType) -> str:
@@ -175,8 +175,8 @@ def _declare(component: Component[Any], one: CheckedType) -> str:
         return f"declare {what} for each, or ignore it"
     name = printable(one.type)
     return (
-        f"declare {what}, or a former name with {component.name}.message(…, was={name!r}), or let "
-        f"it pass with {component.name}.ignore({name!r})"
+        f"declare {what}, or a former name with {component.name}.message(…, former_names={name!r}), "
+        f"or let it pass with {component.name}.ignore({name!r})"
     )
 
 

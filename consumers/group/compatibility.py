@@ -113,7 +113,7 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[In
         yield Incompatibility(
             f"the command {printable(name)} is sent under this name there, which cannot be read "
             f"here",
-            f"name it as a former name with message(…, was={name!r})",
+            f"name it as a former name with message(…, former_names={name!r})",
         )
     for type_, reason in _unreadable(mine, theirs):
         yield Incompatibility(
@@ -124,8 +124,8 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[In
     for type_, reason in _unreadable(theirs, mine):
         yield Incompatibility(
             f"its handlers write the event {printable(type_)}, which cannot be read here{reason}",
-            "name a former name with message(…, was=…), declare an upcaster from a former shape, "
-            "keep its projector, or ignore it",
+            "name a former name with message(…, former_names=…), declare an upcaster from a former "
+            "shape, keep its projector, or ignore it",
         )
 
 
@@ -139,7 +139,7 @@ def _differing_keys(
                 f"the key of {printable(type_)} is {printable(there.keys[0])} there and "
                 f"{printable(here.keys[0])} here",
                 "keep it as it was, or let each find the reservations of the other with "
-                "Key(…, formerly=…), in two deployments",
+                "Key(…, former_key=…), in two deployments",
             )
 
 

@@ -119,12 +119,12 @@ def _key_streams(
         raise _missing(name, f"give entity=, the {reservation.entity} that leads its streams")
     leading = [] if entity is None or reservation.entity is None else [entity]
     streams = [_part(name, lambda: key_stream_name(reservation.into, [*leading, *parts]))]
-    if isinstance(reservation.formerly, tuple) and not callable(reservation.key):
+    if isinstance(reservation.former_key, tuple) and not callable(reservation.key):
         known = dict(zip(reservation.key, parts, strict=True))
         if entity is not None:
             known.setdefault(reservation.entity or declared.id, entity)
-        if all(field in known for field in reservation.formerly):
-            former = [known[field] for field in reservation.formerly]
+        if all(field in known for field in reservation.former_key):
+            former = [known[field] for field in reservation.former_key]
             streams.insert(0, _part(name, lambda: key_stream_name(reservation.into, former)))
     return tuple(streams)
 

@@ -36,7 +36,7 @@ class Key(Generic[Command]):
             streams that are named by the key alone.
         ignoring: the fields in which a reissue may differ from the first issue, such as the time
             of sending.
-        formerly: what the id of the reservation streams was made of before ``fields`` or ``per``
+        former_key: what the id of the reservation streams was made of before ``fields`` or ``per``
             was changed: the field, the fields in their order, or a function of the command. A
             command that is reserved under that name is a duplicate too. None if nothing was
             changed.
@@ -51,7 +51,7 @@ class Key(Generic[Command]):
     into: str | None = None
     per: str | EllipsisType | None = ...
     ignoring: str | Iterable[str] = ()
-    formerly: str | Iterable[str] | Callable[[Command], KeyValue] | None = None
+    former_key: str | Iterable[str] | Callable[[Command], KeyValue] | None = None
     shared: bool = False
 
     def reservation(self, component: str, command: type, id_: str) -> Reservation:
@@ -66,7 +66,7 @@ class Key(Generic[Command]):
             DeclarationError: a field does not exist or cannot be part of a key, none is named, or a
                 function cannot be called with the command.
         """
-        for option, given in {"key=": self.fields, "formerly=": self.formerly}.items():
+        for option, given in {"key=": self.fields, "former_key=": self.former_key}.items():
             if callable(given):
                 check_taken(component, option, command, given)
         keys = _keys(command, self.fields)
@@ -79,7 +79,7 @@ class Key(Generic[Command]):
         if per is not None:
             key_fields(command, per)
         into = reservation_category(component) if self.into is None else self.into
-        former = former_key(command, self.formerly)
+        former = former_key(command, self.former_key)
         return Reservation(command, into, keys, per, former, self.shared)
 
 

@@ -89,13 +89,13 @@ class Declarations:
     def add_message(
         self,
         message: type,
-        was: str | Iterable[str] = (),
+        former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
         upcasters: Sequence[tuple[Upcaster, Recognizer | None]] = (),
     ) -> None:
         """Add a class as an event, or its names and shapes wherever it is known."""
-        is_event = not (was or upcasters) and stored_as is None and version is None
+        is_event = not (former_names or upcasters) and stored_as is None and version is None
         known = [one for one in self.all() if one.types.has(message) and not is_event]
         if is_event:
             self.make_way(message, self.own)
@@ -103,9 +103,13 @@ class Declarations:
             places = known or [self.own]
         else:  # another class has its name, so it is to be one of another category
             places = []
-            self.types.of_category().add(message, was=was, stored_as=stored_as, version=version)
+            self.types.of_category().add(
+                message, former_names=former_names, stored_as=stored_as, version=version
+            )
         for declared in places:
-            declared.types.add(message, was=was, stored_as=stored_as, version=version)
+            declared.types.add(
+                message, former_names=former_names, stored_as=stored_as, version=version
+            )
             if declared.is_own:
                 declared.declare(message)
             declared.refresh()

@@ -120,7 +120,7 @@ class Projection:
                     f"Cannot load the entity of {printable(message.stream_name)}: its event "
                     f"{message}, is not declared; {self._remedy(message.type)}; if its class was "
                     f"renamed, give {self._component}.message its former name with "
-                    f"was={printable(message.type)!r}; or let it pass "
+                    f"former_names={printable(message.type)!r}; or let it pass "
                     f"with {self._component}.ignore({printable(message.type)!r})"
                 )
             return entity

@@ -61,15 +61,15 @@ def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def former_key(
-    command: type, formerly: str | Iterable[str] | KeyFunction | None
+    command: type, former: str | Iterable[str] | KeyFunction | None
 ) -> tuple[str, ...] | KeyFunction | None:
     """Return what the id of a command's reservation streams was made of before."""
-    if formerly is None or callable(formerly):
-        return formerly
-    fields = fields_of(command, formerly)
+    if former is None or callable(former):
+        return former
+    fields = fields_of(command, former)
     if not fields:
         raise DeclarationError(
-            f"{command.__name__}: formerly= names no field; leave it out where reservations "
+            f"{command.__name__}: former_key= names no field; leave it out where reservations "
             f"were always named as they are now"
         )
     return fields

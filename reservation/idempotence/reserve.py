@@ -48,7 +48,7 @@ class Reservation:
         key: the fields that hold the idempotence key, or a function of the command.
         entity: the field whose value leads the stream's id, so that a consumer group keeps the
             commands of an entity in order; None for streams named by the key alone.
-        formerly: the fields, or a function of the command, that were the whole id of the stream
+        former_key: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
         shared: whether a key of the same fields in a command of another type is never the same key.
     """
@@ -57,7 +57,7 @@ class Reservation:
     into: str
     key: tuple[str, ...] | KeyFunction
     entity: str | None = None
-    formerly: tuple[str, ...] | KeyFunction | None = None
+    former_key: tuple[str, ...] | KeyFunction | None = None
     shared: bool = False
 
     def takes_keys_of(self, other: "Reservation") -> bool:
@@ -78,11 +78,11 @@ class Reservation:
         return key_stream_name(self.into, parts)
 
     def former_stream(self, command: object) -> str | None:
-        """Return the stream that reserved a command formerly; None if there can be none."""
-        if self.formerly is None:
+        """Return the stream that reserved a command under its former key; None without one."""
+        if self.former_key is None:
             return None
         try:
-            return key_stream_name(self.into, key_parts(command, self.formerly))
+            return key_stream_name(self.into, key_parts(command, self.former_key))
         except IdempotenceKeyError:
             return None
 
@@ -184,8 +184,8 @@ def _pairs(
     if not commands:
         return []
     positions, names = zip(*commands, strict=True)
-    formerly = list(former) if former is not None else [None] * len(commands)
-    parameters = [IntArray(positions), TextArray(names), formerly]
+    streams = list(former) if former is not None else [None] * len(commands)
+    parameters = [IntArray(positions), TextArray(names), streams]
     rows = fetch_all(connection, _QUERIES[query], parameters)
     return [
         Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:]), corrections)

@@ -54,7 +54,7 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
     """Return, as JSON, the rules for those command types whose keys the server can take."""
     rules = []
     for name, declared in reservations.items():
-        if callable(declared.key) or declared.formerly is not None:
+        if callable(declared.key) or declared.former_key is not None:
             continue
         fields = [declared.entity, *declared.key] if declared.entity else list(declared.key)
         if not are_as_stored(declared.command, fields):

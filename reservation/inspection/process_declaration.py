@@ -114,8 +114,8 @@ def _keys(component: Component[Any], name: str) -> Iterator[str]:
     if reservation is not None:
         leading = () if reservation.entity is None else (reservation.entity,)
         yield _joined(f"{reservation.into}-{_form(reservation.key, leading)}", once)
-        if reservation.formerly is not None:
-            yield _joined(f"{reservation.into}-{_form(reservation.formerly)}", once)
+        if reservation.former_key is not None:
+            yield _joined(f"{reservation.into}-{_form(reservation.former_key)}", once)
     elif declared.own[name].role is Role.INITIATE:
         yield f"{component.name}-{camel_case(component.id)}"
     else:

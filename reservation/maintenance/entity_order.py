@@ -35,7 +35,7 @@ def check_order(component: Component, category: str, partitions: int) -> None:
                 f"reserves {name} there in streams whose first id is not {component.id!r}, so "
                 f"commands of one entity would be handled out of order, and some be lost; declare "
                 f"@{component.name}.handle({name}, key=Key(…, per={component.id!r})), with "
-                f"formerly={former} where there are reservations, or use one partition: "
+                f"former_key={former} where there are reservations, or use one partition: "
                 f"`reservation partitions APP 1 --category {category}`"
             )
 
@@ -50,7 +50,7 @@ def check_waiting(
     types = [
         name
         for name, reservation in declarations(component).own.reservations.items()
-        if reservation.into == category and reservation.formerly is not None
+        if reservation.into == category and reservation.former_key is not None
     ]
     if partitions == 1 or not types:
         return

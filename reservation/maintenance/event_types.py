@@ -41,7 +41,7 @@ def check_event_types(connection: Connection[Any], component: Component) -> None
     raise DeclarationError(
         f"The category {component.name} has events of types that its component does not "
         f"declare: {named}{more}; its entities cannot be loaded without them: if the class was "
-        f"renamed, declare message(…, was={first!r}); else declare a projector, or "
+        f"renamed, declare message(…, former_names={first!r}); else declare a projector, or "
         f"{component.name}.message(…) if it does not change the entity, or let it pass with "
         f"{component.name}.ignore({first!r})"
     )

@@ -65,11 +65,11 @@ def _suspicious(
         for n, reservation in declarations(component).server_keys.items()
         if reservation.into == category
     }
-    plain = {n: replace(reservation, formerly=None) for n, reservation in declared.items()}
+    plain = {n: replace(reservation, former_key=None) for n, reservation in declared.items()}
     former = {
         n: reservation
-        if reservation.formerly is None
-        else replace(reservation, key=reservation.formerly, entity=None, formerly=None)
+        if reservation.former_key is None
+        else replace(reservation, key=reservation.former_key, entity=None, former_key=None)
         for n, reservation in declared.items()
     }
     rules, former_rules = server_rules(plain), server_rules(former)
@@ -156,8 +156,8 @@ def advice(
     call = f"Key(…) in @{component.name}.handle({printable(message.type)}, …)"
     if not callable(declared.key):
         for fields in (declared.key, (component.id, *declared.key)):
-            former = replace(declared, formerly=fields).former_stream(command)
+            former = replace(declared, former_key=fields).former_stream(command)
             if former == message.stream_name:
                 named = repr(fields[0] if len(fields) == 1 else fields)
-                return f"add formerly={named} to {call}"
-    return f"name with formerly= in {call} what the id was made of: fields, or a function"
+                return f"add former_key={named} to {call}"
+    return f"name with former_key= in {call} what the id was made of: fields, or a function"

@@ -44,7 +44,7 @@ class MessageTypes:
         self,
         type_: type,
         *,
-        was: str | Iterable[str] = (),
+        former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
     ) -> str:
@@ -60,7 +60,11 @@ class MessageTypes:
         except (TypeError, ValueError, NameError, RecursionError) as error:
             raise DeclarationError(f"{name} cannot be a message: {error}") from error
         stored_as = self._to_be_written(type_, stored_as, version)
-        former = tuple(was) if isinstance(was, Iterable) and not isinstance(was, str) else (was,)
+        former = (
+            tuple(former_names)
+            if isinstance(former_names, Iterable) and not isinstance(former_names, str)
+            else (former_names,)
+        )
         _check_names(name, former)
         claimed = dict.fromkeys((name, *self._names.get(type_, ()), *former, stored_as))
         for one in claimed:
@@ -159,7 +163,7 @@ class MessageTypes:
         raise DeclarationError(
             f"{name} is the type of {known.__module__}.{known.__name__} and of "
             f"{type_.__module__}.{type_.__name__}; a name that is stored must lead to one class, "
-            f"so leave it out of was= and stored_as= of the other"
+            f"so leave it out of former_names= and stored_as= of the other"
         )
 
     def _spread_chain(self, type_: type) -> None:
@@ -174,10 +178,11 @@ def _check_names(name: str, former: tuple[object, ...], allowed: str | None = No
         if not isinstance(one, str) or not one:
             shown = one.__name__ if isinstance(one, type) else repr(one)
             raise DeclarationError(
-                f"{name}: was= and stored_as= take the names of types as strings, such as "
-                f"was='Former', not {shown}"
+                f"{name}: former_names= and stored_as= take the names of types as strings, such as "
+                f"former_names='Former', not {shown}"
             )
         if one == name and one != allowed:
             raise DeclarationError(
-                f"{name}: was= has {name}, which is the name that the class has now; leave it out"
+                f"{name}: former_names= has {name}, which is the name that the class has now; "
+                f"leave it out"
             )

@@ -116,7 +116,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 key, entity = one.reservation.key, one.reservation.entity
                 leading = [] if entity is None else [entity]
                 fields = [] if callable(key) else [*leading, *key]
-                category, renamed = one.reservation.into, one.reservation.formerly is not None
+                category, renamed = one.reservation.into, one.reservation.former_key is not None
             keys[type_] = _declared(
                 one.message,
                 fields,

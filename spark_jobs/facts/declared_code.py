@@ -33,7 +33,7 @@ def code_of_component(component: Component) -> str:
             [
                 *_of_class(declared.types, name),
                 _of_key(one.key),
-                _of_key(one.formerly),
+                _of_key(one.former_key),
             ]
             for name, one in sorted(declared.own.reservations.items())
         ),

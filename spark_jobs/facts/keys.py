@@ -57,7 +57,7 @@ def with_function_keys(
 
 
 def former_streams(app: str, app_dir: Path | None) -> Column:
-    """Return the streams that the keys of commands with function data named formerly."""
+    """Return the streams that the keys of commands with function data named before."""
     return _streams_of_code(_former_stream, app, app_dir)
 
 

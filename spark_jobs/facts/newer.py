@@ -49,7 +49,7 @@ def newer(facts: Facts, read: Categories, since: int) -> tuple[DataFrame, DataFr
 
 
 def _key_streams(facts: Facts, read: Categories) -> DataFrame:
-    """Return the streams that the keys of commands name, and those that they named formerly."""
+    """Return the streams that the keys of commands name, and those that they named before."""
     category = declarations(facts.component).command_category
     commands = read([category], _OF_COMMANDS)
     declaration, of = Declaration.of(facts.component), (facts.app, facts.app_dir)

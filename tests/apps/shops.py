@@ -39,7 +39,7 @@ def shop(how: str = "into") -> Component:
         fields: Any = (lambda command: command.buy_id) if how == "function" else "buy_id"
         key: Any = Key(fields, per=None, ignoring="sent", shared=True)
         component.handle(Buy, key=key)(lambda *_: None)
-    component.message(Buy, was="Order", version=2, upcast=to_price)
+    component.message(Buy, former_names="Order", version=2, upcast=to_price)
     return component
 
 

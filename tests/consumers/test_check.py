@@ -46,11 +46,11 @@ def many(connection, first, last, type_="Close"):
     connection.execute(MANY, values)
 
 
-def bank(into=None, per="account_id", formerly=None):
+def bank(into=None, per="account_id", former_key=None):
     """Return a bank of deposits; each argument is a way in which a version may differ."""
     component = Component("account", entity=Account, id="account_id")
     component.initiate(Open)(lambda command, context: Opened("1", "2", context.time, context.time))
-    key = Key("deposit_id", into=into, per=per, formerly=formerly)
+    key = Key("deposit_id", into=into, per=per, former_key=former_key)
     component.handle(Deposit, key=key)(lambda command, entity, context: None)
     component.message(Opened, Deposited)
     return component
@@ -152,7 +152,7 @@ def test_a_type_that_nobody_declared_is_found(connection, store, cli, checked):
     for stream, way_out in ways_out.items():
         one = found[stream.partition("-")[0]]
         assert (one["kind"], one["name"], one["count"]) == ("unknown-type", "MoneyDeposited", 3)
-        former = "or a former name with account.message(…, was='Money"
+        former = "or a former name with account.message(…, former_names='Money"
         assert "not declared" in one["text"]
         assert one["action"].startswith(way_out)
         assert former in one["action"]
@@ -257,8 +257,8 @@ def test_reservations_in_another_form_are_found(connection, store, checked):
     assert ("reservation-names", RESERVED, "Deposit", 2) in findings(report)
     said = text(report, "reservation-names")
     assert f"{RESERVED}-d1" in said
-    assert "add formerly='deposit_id' to Key(…) in @account.handle(Deposit, …)" in said
-    assert findings(checked(bank(formerly="deposit_id"))) == []
+    assert "add former_key='deposit_id' to Key(…) in @account.handle(Deposit, …)" in said
+    assert findings(checked(bank(former_key="deposit_id"))) == []
 
 
 def test_positions_of_another_log_are_found(connection, store, cli, checked):
@@ -302,7 +302,7 @@ def test_partitions_in_which_an_entity_would_lose_its_order_are_found(
             env={"RESERVATION_DATABASE_URL": database_url},
         )
         assert done.returncode == 0, done.stderr
-    report = checked(bank(per=None, formerly=("account_id", "deposit_id")))
+    report = checked(bank(per=None, former_key=("account_id", "deposit_id")))
     assert ("partitions", RESERVED, None, None) in findings(report)
     assert "whose first id is not 'account_id'" in text(report, "partitions")
     connection.execute("DELETE FROM reservation.leases WHERE partition = 2")

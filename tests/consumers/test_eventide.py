@@ -65,13 +65,13 @@ def eventide(connection):
     return Eventide(connection)
 
 
-def moved(formerly="deposit_id"):
+def moved(former_key="deposit_id"):
     """Return an account whose reservations were named by the key alone, and now by the entity."""
     return purse(
         MessageIdInEvents(),
         name="account",
-        add_key=Key("deposit_id", ignoring="time", formerly=formerly),
-        take_key=Key("withdrawal_id", ignoring="time", formerly="withdrawal_id"),
+        add_key=Key("deposit_id", ignoring="time", former_key=former_key),
+        take_key=Key("withdrawal_id", ignoring="time", former_key="withdrawal_id"),
     )
 
 
@@ -135,8 +135,8 @@ def test_reservations_under_other_names_are_refused(cli, connection):
     (line,) = done.stderr.splitlines()
     assert "accountTransaction-d1 has a Deposit that would be reserved as " in line
     assert "accountTransaction-123+d1" in line
-    assert "add formerly='deposit_id' to Key(…) in @account.handle(Deposit, …)" in line
-    with pytest.raises(DeclarationError, match="add formerly='deposit_id'"):
+    assert "add former_key='deposit_id' to Key(…) in @account.handle(Deposit, …)" in line
+    with pytest.raises(DeclarationError, match="add former_key='deposit_id'"):
         drain(connection)
     assert connection.execute("SELECT count(*) FROM reservation.positions").fetchone() == (0,)
 
@@ -176,7 +176,7 @@ def test_reissues_in_the_batch_of_a_new_command_are_duplicates_too(eventide, con
 
 
 @pytest.mark.parametrize(
-    "formerly",
+    "former_key",
     [
         "deposit_id",
         ("deposit_id",),
@@ -184,10 +184,10 @@ def test_reissues_in_the_batch_of_a_new_command_are_duplicates_too(eventide, con
         lambda command: [command.deposit_id],
     ],
 )
-def test_a_copy_that_eventide_left_unhandled_is_handled(eventide, connection, store, formerly):
+def test_a_copy_that_eventide_left_unhandled_is_handled(eventide, connection, store, former_key):
     """It is found by its former name: a field, several fields or a function, as a key is."""
     eventide.reserve("d1", "Deposit", DEPOSIT)
-    assert drain(connection, moved(formerly)).counts == {"duplicate": 1, "handled": 1}
+    assert drain(connection, moved(former_key)).counts == {"duplicate": 1, "handled": 1}
     assert event_types(store) == ["Deposited"]
 
 
@@ -195,9 +195,9 @@ def test_wrong_former_names_are_refused_when_declared():
     """Each wrong former name is refused in one line when it is declared."""
     component = Component("account", id="account_id")
     with pytest.raises(DeclarationError, match="no field 'deposit'"):
-        component.handle(Deposit, key=Key("deposit_id", formerly="deposit"))
-    with pytest.raises(DeclarationError, match="formerly= names no field"):
-        component.handle(Deposit, key=Key("deposit_id", formerly=()))
+        component.handle(Deposit, key=Key("deposit_id", former_key="deposit"))
+    with pytest.raises(DeclarationError, match="former_key= names no field"):
+        component.handle(Deposit, key=Key("deposit_id", former_key=()))
 
 
 def fill(connection, copies, misnamed, few=1):
@@ -222,7 +222,7 @@ def fill(connection, copies, misnamed, few=1):
 def test_a_few_reservations_of_another_form_are_found_among_many(connection, at):
     """A few reservations of another form are found wherever they are among many."""
     fill(connection, 8000, at, few=60)
-    with pytest.raises(DeclarationError, match="add formerly='deposit_id'"):
+    with pytest.raises(DeclarationError, match="add former_key='deposit_id'"):
         drain(connection)
 
 

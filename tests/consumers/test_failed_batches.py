@@ -194,7 +194,7 @@ def test_whatever_a_class_or_a_key_function_raises_is_a_fault_of_the_message(
     Checked.__name__ = "Pay"
     till = Till(connection)
     till.component = type(till.component)("till", id="till_id", attempts=1)
-    key = Key(lambda c: checked("key", c), formerly=lambda c: checked("former key", c))
+    key = Key(lambda c: checked("key", c), former_key=lambda c: checked("former key", c))
     till.component.handle(Checked, key=key)(till.handle)
     till.send("1a", "2a", "3a")
     till.drain()

@@ -145,7 +145,7 @@ def test_another_command_of_the_key_is_in_conflict(connection):
 def test_what_is_reserved_under_a_former_name_of_its_stream_is_compared_too(connection):
     """The letter names the stream that it is in."""
     component = Component("shop", id="shop_id")
-    component.handle(Other, key=Key("buy_id", formerly="buy_id"))(lambda *_: None)
+    component.handle(Other, key=Key("buy_id", former_key="buy_id"))(lambda *_: None)
     data = {"shopId": "1", "buyId": "a"}
     raw(connection, "shopTransaction-a", "Other", data | {"old": 1})
     raw(connection, "shopTransaction-b", "Other", {"shopId": "2", "buyId": "b"})

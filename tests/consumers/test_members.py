@@ -23,7 +23,7 @@ from tests.support.started import PATIENCE
 MEMBERS = "SELECT count(declaration) FROM reservation.members"
 
 
-def bank(key="deposit_id", into=None, per="account_id", formerly=None, once=None):
+def bank(key="deposit_id", into=None, per="account_id", former_key=None, once=None):
     """Return a bank of deposits; each argument is a way in which a version may differ."""
     component = Component("account", entity=Account, id="account_id")
 
@@ -31,7 +31,7 @@ def bank(key="deposit_id", into=None, per="account_id", formerly=None, once=None
     def open_account(command: Open, context) -> Opened:
         return context.follow(command, Opened, processed_time=context.time)
 
-    @component.handle(Deposit, key=Key(key, into=into, per=per, formerly=formerly), once=once)
+    @component.handle(Deposit, key=Key(key, into=into, per=per, former_key=former_key), once=once)
     def handle(command: Deposit, entity, context) -> Deposited:
         return context.follow(
             command, Deposited, processed_time=context.time, sequence=context.sequence
@@ -92,7 +92,7 @@ CHANGES = {
     "there and accountDeposit-accountId+depositId here": {"into": "accountDeposit"},
     "+depositId, Processed(depositId) here": {"once": Processed(key="deposit_id")},
     # Only the new process would find what the old one reserves.
-    "Key(…, formerly=…), in two": {"per": None, "formerly": ("account_id", "deposit_id")},
+    "Key(…, former_key=…), in two": {"per": None, "former_key": ("account_id", "deposit_id")},
 }
 
 
@@ -110,7 +110,7 @@ def test_a_changed_key_is_refused(member, refusal):
     [
         {"key": by_deposit},
         {"once": Processed(key="deposit_id")},
-        {"per": None, "formerly": ("account_id", "deposit_id")},
+        {"per": None, "former_key": ("account_id", "deposit_id")},
     ],
 )
 def test_a_former_key_is_refused_beside_a_changed_one(beside, change):
@@ -123,11 +123,11 @@ def test_a_former_key_is_refused_beside_a_changed_one(beside, change):
     [
         ({}, {}),
         (
-            {"formerly": "deposit_id"},
-            {"per": None, "formerly": ("account_id", "deposit_id")},
+            {"former_key": "deposit_id"},
+            {"per": None, "former_key": ("account_id", "deposit_id")},
         ),
         ({"key": by_deposit}, {"key": by_deposit}),
-        ({"formerly": "deposit_id"}, {}),
+        ({"former_key": "deposit_id"}, {}),
     ],
 )
 def test_processes_that_find_each_others_reservations_may_run_at_once(
@@ -153,7 +153,7 @@ def test_a_changed_key_function_is_found_in_the_reservations(store, database_url
     store.write([open_(), deposit()], COMMANDS)
     consumers.drain(bank(key=by_deposit), database_url)
     with pytest.raises(
-        DeclarationError, match=r"name with formerly= in Key\(…\) in @account\.handle"
+        DeclarationError, match=r"name with former_key= in Key\(…\) in @account\.handle"
     ):
         consumers.drain(changed, database_url)
     consumers.drain(bank(key=lambda again: again.deposit_id), database_url)
@@ -209,7 +209,7 @@ def versioned(version):
     ("mine", "theirs", "said"),
     [
         (
-            with_event(Begun, was="Started"),
+            with_event(Begun, former_names="Started"),
             with_event(Started),
             ["handlers here write the event Begun, which it cannot read", "stored_as=…)"],
         ),
@@ -258,7 +258,7 @@ def test_a_command_under_a_new_name_is_refused_until_it_is_written_under_the_for
             component.message(class_, **names)
         return component
 
-    refusal = beside(version(renamed, was="Deposit"), version(Deposit))
+    refusal = beside(version(renamed, former_names="Deposit"), version(Deposit))
     assert "MakeDeposit is sent under this name now" in refusal
     assert beside(version(renamed, stored_as="Deposit"), version(Deposit)) is None
 

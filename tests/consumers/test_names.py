@@ -42,7 +42,7 @@ def test_an_entity_has_the_events_that_were_stored_under_a_former_name(connectio
     drain(connection, jar(CoinPut))
     for size in sizes:
         store.write([Put(f"{size}", f"p{n}") for n in range(6, 16)], f"jar:command-{size}")
-        drain(connection, jar(Added, was="CoinPut"), batch_size=size)
+        drain(connection, jar(Added, former_names="CoinPut"), batch_size=size)
     expected = {"CoinPut": 6, "Added": LIMIT - 6, "Refused": 6}
     assert {size: types_of(store, f"jar-{size}") for size in sizes} == dict.fromkeys(
         sizes, expected
@@ -54,7 +54,7 @@ def test_a_class_may_have_had_several_names(connection, store):
     for name in ("Coin", "CoinPut", "Coin", "Added"):
         raw(connection, "jar-1", name, {"putId": "p"})
     store.write(puts(0, 10), SENT)
-    drain(connection, jar(Added, was=["Coin", "CoinPut"]))
+    drain(connection, jar(Added, former_names=["Coin", "CoinPut"]))
     assert types_of(store)["Refused"] == 10 - (LIMIT - 4)
 
 
@@ -66,26 +66,28 @@ def test_in_two_deployments_no_process_meets_a_name_that_it_does_not_know(connec
         assert drain(connection, component).counts == {"handled": 2}
     assert types_of(store) == {"CoinPut": 8}
     store.write(puts(8, 4), SENT)
-    second = jar(Added, was="CoinPut")
+    second = jar(Added, former_names="CoinPut")
     assert drain(connection, second).counts == {"handled": 4}
     store.write(puts(12, 1), SENT)
     assert drain(connection, first).counts == {"handled": 1}
     assert types_of(store) == {"CoinPut": 8, "Added": 2, "Refused": 3}
 
 
-@pytest.mark.parametrize("names", [{}, {"was": "Coin"}], ids=["none", "another"])
+@pytest.mark.parametrize("names", [{}, {"former_names": "Coin"}], ids=["none", "another"])
 def test_without_its_former_name_an_event_is_unknown(connection, store, names):
     """The command is not handled on an entity that lacks the event."""
     raw(connection, "jar-1", "CoinPut", {"putId": "p"})
     store.write(puts(0, 1), SENT)
-    with pytest.raises(DeclarationError, match=r"does not declare: CoinPut; .*was='CoinPut'"):
+    with pytest.raises(
+        DeclarationError, match=r"does not declare: CoinPut; .*former_names='CoinPut'"
+    ):
         drain(connection, jar(Added, **names))
     assert types_of(store) == {"CoinPut": 1}
 
 
 def test_an_event_of_an_undeclared_class_is_refused_whatever_its_name():
     """The former name belongs to the class that claims it."""
-    component = jar(Added, was="Coin")
+    component = jar(Added, former_names="Coin")
     component.handle(Add, once=None)(lambda *_: CoinPut("p"))
     with pytest.raises(HandlerError, match="wrote the event CoinPut, which is not declared"):
         check_deterministic(component, Add("1", "a"))
@@ -98,7 +100,7 @@ def test_a_snapshot_is_not_used_by_code_that_knows_other_names(connection, store
         component = Component("jar", entity=Jar, id="jar_id", snapshot_every=1)
         component.handle(Put, once=None)(lambda command, *_: Added(command.put_id))
         component.project(Added)(lambda entity, event: None)
-        component.message(Added, was=was)
+        component.message(Added, former_names=was)
         store.write(puts(number, 1), SENT)
         drain(connection, component)
         query = "SELECT revision FROM reservation.snapshots"
@@ -162,7 +164,7 @@ def test_outputs_that_mean_the_same_do_not_differ(connection, store, coins, outc
     drain(connection, publishing(lambda command: CoinPut(command.put_id)))
     read_again(connection)
     new = publishing(lambda command: Coins(command.put_id, coins))
-    new.message(Coins, was="CoinPut", upcast=lambda data: data | {"coins": 1})
+    new.message(Coins, former_names="CoinPut", upcast=lambda data: data | {"coins": 1})
     assert drain(connection, new).counts == {outcome: 1}
     assert types_of(store) == {"CoinPut": 1}
     assert types_of(store, "other-1") == {"Added": 1}
@@ -211,7 +213,7 @@ def test_a_reissue_under_the_new_name_is_a_duplicate(connection, store, how):
         store.write(
             [Add(size, "a"), Put(size, "b"), Add(size, "b"), Add(size, "c"), Put(size, "c")], SENT
         )
-        component = renamed(how, Add, was="Put")
+        component = renamed(how, Add, former_names="Put")
         done[size] = drain(connection, component, batch_size=int(size)).counts
     expected = {"reserved": 2, "handled": 2, "duplicate": 3}
     assert done == dict.fromkeys(map(str, sizes), expected)
@@ -221,7 +223,7 @@ def test_a_reissue_under_the_new_name_is_a_duplicate(connection, store, how):
 def test_what_was_reserved_and_not_yet_handled_is_handled_by_the_new_class(connection, store):
     """A reservation keeps the name of its command."""
     raw(connection, "jarTransaction-1+a", "Put", {"jarId": "1", "putId": "a"})
-    done = drain(connection, renamed("into", Add, was="Put"))
+    done = drain(connection, renamed("into", Add, former_names="Put"))
     assert done.counts == {"handled": 1}
     assert types_of(store) == {"Added": 1}
 
@@ -230,9 +232,9 @@ def test_what_was_reserved_and_not_yet_handled_is_handled_by_the_new_class(conne
 def test_a_renamed_command_starts_its_stream_once(connection, store, again):
     """Whichever name the first had, and whichever the reissue."""
     store.write([Put("1", "a"), Add("2", "a")], SENT)
-    drain(connection, renamed("initiate", Add, was="Put"))
+    drain(connection, renamed("initiate", Add, former_names="Put"))
     store.write([again("1", "a"), again("2", "a"), again("1", "b")], SENT)
-    done = drain(connection, renamed("initiate", Add, was="Put"))
+    done = drain(connection, renamed("initiate", Add, former_names="Put"))
     assert done.counts == {"duplicate": 2, "conflict": 1}
 
 
@@ -265,7 +267,7 @@ def test_a_redelivery_to_the_new_class_is_recognized(connection, store, once):
     store.write([OldPut("1", "a"), OldPut("1", "b")], SENT)
     drain(connection, renamed("direct", OldPut, once))
     read_again(connection)
-    drain(connection, renamed("direct", NewPut, once, was="OldPut"))
+    drain(connection, renamed("direct", NewPut, once, former_names="OldPut"))
     assert types_of(store) == {"Added": 2}
 
 
@@ -274,7 +276,7 @@ def test_a_business_key_is_one_under_all_names(connection, store, keep):
     """Whether it was processed under the former name, under the new one, or in the same batch."""
     once = Processed(key="put_id", keep=keep)
     old = renamed("direct", OldPut, once)
-    new = renamed("direct", NewPut, once, was="OldPut")
+    new = renamed("direct", NewPut, once, former_names="OldPut")
     store.write([OldPut("1", "a")], SENT)
     drain(connection, old)
     store.write([NewPut("1", "a"), NewPut("1", "b"), OldPut("1", "b"), OldPut("1", "c")], SENT)
@@ -289,14 +291,14 @@ def test_a_revision_is_compared_across_names(connection, store):
     store.write([OldPut("1", "a", 1), OldPut("1", "a", 2)], SENT)
     drain(connection, renamed("direct", OldPut, once))
     store.write([NewPut("1", "a", 2), NewPut("1", "a", 3)], SENT)
-    done = drain(connection, renamed("direct", NewPut, once, was="OldPut"))
+    done = drain(connection, renamed("direct", NewPut, once, former_names="OldPut"))
     assert done.counts == {"handled": 1, "duplicate": 1}
 
 
 def test_to_ignore_a_class_is_to_ignore_its_former_names(connection, store):
     """To ignore a former name leaves the others."""
     store.write([Put("1", "a"), Add("1", "b")], SENT)
-    component = renamed("direct", Add, was="Put")
+    component = renamed("direct", Add, former_names="Put")
     component.ignore("Put")
     assert drain(connection, component).counts == {"ignored": 1, "handled": 1}
     store.write([Put("1", "a"), Add("1", "b")], SENT)
@@ -308,10 +310,10 @@ def test_reservations_under_a_former_name_are_looked_at(connection, store):
     """A key that they would not be found under is refused at the start."""
     store.write([Put("1", "a")], SENT)
     drain(connection, renamed("into", Put))
-    drain(connection, renamed("into", Add, was="Put"))
+    drain(connection, renamed("into", Add, former_names="Put"))
     component = Component("jar", id="jar_id")
     component.handle(Add, key=Key("put_id", per=None))(lambda *_: None)
-    component.message(Add, was="Put")
+    component.message(Add, former_names="Put")
     with pytest.raises(DeclarationError, match="reservations under other names"):
         drain(connection, component)
 

@@ -59,7 +59,7 @@ def test_streams_that_the_entity_does_not_lead_are_not_shared(partition, connect
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.startswith("Error: accountTransaction cannot have 2 partitions")
-        assert "per='account_id')), with formerly=" in line
+        assert "per='account_id')), with former_key=" in line
     assert connection.execute("SELECT count(*) FROM reservation.groups").fetchone() == (0,)
     check(partition(component, 2, "--category", "account:command"))
 

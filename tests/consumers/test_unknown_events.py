@@ -53,7 +53,7 @@ def test_a_command_of_an_entity_with_an_unknown_event_is_a_dead_letter(connectio
     (reason, entity, error, attempts), (parked, *_) = letters(connection)
     assert (reason, entity, attempts, parked) == ("unknown_event", "jar-1", 1, "parked")
     assert "its event Renamed at jar-1, global position" in error
-    assert "was='Renamed'" in error
+    assert "former_names='Renamed'" in error
     assert "jar.ignore('Renamed')" in error
     assert store.stream_version("jar-1") == 0
 
@@ -246,7 +246,7 @@ def test_a_store_with_unknown_events_is_refused_at_the_start(connection, store):
         drain(connection, component)
     problem = str(caught.value)
     assert "does not declare: Type0, Type1, Type2, Type3, Type4 and 2 more; " in problem
-    assert "was='Type0'" in problem
+    assert "former_names='Type0'" in problem
     assert connection.execute("SELECT count(*) FROM reservation.positions").fetchone() == (0,)
     with pytest.raises(DeclarationError):
         consumers.run(component, address(connection))

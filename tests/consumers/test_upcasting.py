@@ -54,7 +54,7 @@ def with_currency(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"currency": "EUR"}
 
 
-def purse(once: Any = None, key: Any = None, was: Any = ()) -> Component:
+def purse(once: Any = None, key: Any = None, former_names: Any = ()) -> Component:
     """Return a component that pays, and writes to a stream of another category what it has seen."""
     component = Component("purse", entity=Purse, id="purse_id")
 
@@ -68,7 +68,7 @@ def purse(once: Any = None, key: Any = None, was: Any = ()) -> Component:
         entity.paid.append(f"{event.amount} {event.currency}")
 
     component.message(Pay, upcast=[to_amount, with_currency])
-    component.message(Paid, was=was, upcast=[to_amount, with_currency])
+    component.message(Paid, former_names=former_names, upcast=[to_amount, with_currency])
     return component
 
 
@@ -103,7 +103,7 @@ def test_events_of_all_shapes_are_projected_as_the_newest(connection, store, siz
         raw(connection, "purse-1", name, data, version)
     sent = [Pay("1", "a", Decimal("1.10"), "CHF"), Pay("1", "b", Decimal(2), "CHF")]
     store.write(sent, COMMANDS)
-    drain(connection, purse(was="Spent"), batch_size=size)
+    drain(connection, purse(former_names="Spent"), batch_size=size)
     before = ["0.05 EUR", "1.05 EUR", "0.1 EUR", "0.2 EUR", "3 USD"]
     assert seen(store) == [before, [*before, "1.10 CHF"]]
     versions = [m.metadata.schema_version for m in store.read_stream("purse-1")]

@@ -79,9 +79,9 @@ def in_euros(data):
     return data | {{"currency": "EUR"}}
 
 
-account.message(OpenAccount, was="Open", version=2, upcast=in_euros)
+account.message(OpenAccount, former_names="Open", version=2, upcast=in_euros)
 account.message(Opened, version=2, upcast=in_euros)
-account.message(MakeDeposit, was="Deposit")
+account.message(MakeDeposit, former_names="Deposit")
 
 
 @account.initiate(OpenAccount, ignoring="time")
@@ -144,8 +144,8 @@ def closed(account: Account, event: Closed) -> None:
 
 
 # The second version looks for the names of the third, which may then run beside it.
-_KEY = '"deposit_id", formerly=("account_id", "deposit_id", "account_id")'
-_LATER_KEY = '("deposit_id", "account_id"), formerly=("account_id", "deposit_id")'
+_KEY = '"deposit_id", former_key=("account_id", "deposit_id", "account_id")'
+_LATER_KEY = '("deposit_id", "account_id"), former_key=("account_id", "deposit_id")'
 
 
 def write_versions(folder: Path) -> None:

@@ -74,7 +74,7 @@ class Move:
 def changing(*, later: bool) -> Component:
     """Return a component before and after its keys were changed, with a category that is odd."""
     made, into = Component("007", id="a_id"), "b/c=%20 ü<i>"
-    made.message(Deposit, was="Put" if later else ())
+    made.message(Deposit, former_names="Put" if later else ())
     by_key = Key("key", into=into, per=None, shared=True, ignoring=("key",) if later else ())
     made.handle(Deposit, key=by_key)(lambda *_: None)
     by = ["by", "a_id"] if later else lambda command: command.by

@@ -39,7 +39,7 @@ class Paid:
 FIRST_FAILURE = 10
 
 orders = Component("order", id="order_id")
-orders.message(Captured, was="Taken")
+orders.message(Captured, former_names="Taken")
 
 
 @orders.handle(Captured, category="payment")

@@ -80,14 +80,14 @@ def note(data: dict[str, Any]) -> dict[str, Any]:
 
 component = Component("thing", id="thing_id")
 component.initiate(Open)(lambda command, context: None)
-component.message(Send, was="Post", upcast=note)
+component.message(Send, former_names="Post", upcast=note)
 for _type, _ignoring in ((Send, "at"), (Count, ())):
     component.handle(_type, key=Key("key", into="sent", ignoring=_ignoring, shared=True))(
         lambda command, entity, context: None
     )
 component.handle(Touch, once=None)(lambda command, entity, context: None)
-component.message(Done, was="Made")
-component.message(Heard, was="Noticed")
+component.message(Done, former_names="Made")
+component.message(Heard, former_names="Noticed")
 # Where the handler of what is heard begins.
 FIRST = 12
 component.handle(Heard, category="other", id=lambda heard: heard.about, from_position=FIRST)(

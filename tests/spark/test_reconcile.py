@@ -330,7 +330,7 @@ import sys; sys.path.append({str(EXAMPLES)!r})
 from reservation import Key
 from tests.apps.idempotence import purse
 
-component = purse(add_key=Key("deposit_id", ignoring="time", formerly="deposit_id"))
+component = purse(add_key=Key("deposit_id", ignoring="time", former_key="deposit_id"))
 """
 
 
@@ -341,7 +341,7 @@ def test_a_reservation_under_its_former_name_is_that_of_the_key(
     component = purse(add_key=Key("deposit_id", per=None, ignoring="time"))
     store.write([deposit("d1"), deposit("d2")], PURSE)
     drain(connection, component)
-    renamed = purse(add_key=Key("deposit_id", ignoring="time", formerly="deposit_id"))
+    renamed = purse(add_key=Key("deposit_id", ignoring="time", former_key="deposit_id"))
     store.write([deposit("d1", time=LATER), deposit("d3"), deposit("d2", "99")], PURSE)
     drain(connection, renamed)
     store.write(deposit("d1"), "purseTransaction-123+d1")

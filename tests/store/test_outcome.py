@@ -373,9 +373,9 @@ def test_renamed_types_and_former_keys(store, connection):
     drain(connection, former)
     component = Component("till", id="till_id")
     component.message(Taken)
-    component.message(Receive, was="Take")
+    component.message(Receive, former_names="Take")
 
-    @component.handle(Receive, key=Key("take_id", into="tillTaking", formerly="take_id"))
+    @component.handle(Receive, key=Key("take_id", into="tillTaking", former_key="take_id"))
     def receive(command, entity, context):
         return context.follow(command, Taken)
 

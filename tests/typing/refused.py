@@ -248,17 +248,21 @@ def upcasts_an_event(event: Opened) -> Opened: ...
 account.message(Opened, upcast=upcasts_in_place)  # mypy: arg-type, pyright: reportArgumentType
 account.message(Opened, upcast=[upcasts_an_event])  # mypy: list-item, pyright: reportArgumentType
 account.message(Opened, version="2")  # mypy: call-overload, pyright: reportArgumentType
-account.message(Opened, was=Open)  # mypy: call-overload, pyright: reportArgumentType
+account.message(Opened, former_names=Open)  # mypy: call-overload, pyright: reportArgumentType
 account.message(Opened, Deposited, version=2)  # mypy: call-overload, pyright: reportCallIssue
 account.message(Plain, version=2)  # mypy: arg-type, pyright: reportArgumentType
 account.message()  # mypy: call-overload, pyright: reportCallIssue
 account.message(Plain, Opened)  # mypy: arg-type, pyright: reportArgumentType
 Upcast(upcasts_in_place, when=str)  # mypy: arg-type, pyright: reportArgumentType
 Upcast(dict)  # mypy: call-arg, pyright: reportCallIssue
-account.project(Opened, was="Begun")  # mypy: call-arg, pyright: reportCallIssue
-account.handle(Open, once=None, was="Begin")  # mypy: call-overload, pyright: reportCallIssue
+account.project(Opened, former_names="Begun")  # mypy: call-arg, pyright: reportCallIssue
+account.handle(
+    Open, once=None, former_names="Begin"
+)  # mypy: call-overload, pyright: reportCallIssue
 account.initiate(Open, volatile="time")  # mypy: call-arg, pyright: reportCallIssue
-account.message(Opened, Deposited, was="Begun")  # mypy: call-overload, pyright: reportCallIssue
+account.message(
+    Opened, Deposited, former_names="Begun"
+)  # mypy: call-overload, pyright: reportCallIssue
 account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
 
 

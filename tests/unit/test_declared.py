@@ -288,7 +288,7 @@ def test_names_and_shapes_are_declared_before_or_after_the_handler(before):
 
     def declare():
         upcasters = [to_2, Upcast(to_2, when=lambda data: "id" in data)]
-        component.message(Buy, was="Bought", version=3, upcast=upcasters)
+        component.message(Buy, former_names="Bought", version=3, upcast=upcasters)
 
     if before:
         declare()
@@ -315,7 +315,7 @@ def test_a_version_and_the_upcasters_to_it_are_one_declaration():
     with pytest.raises(DeclarationError, match="its upcasters lead to 1"):
         shop().message(Buy, version=2)
     with pytest.raises(DeclarationError, match="is for one class"):
-        shop().message(Buy, Paid, was="Bought")
+        shop().message(Buy, Paid, former_names="Bought")
     for version in (0, True, "2"):
         with pytest.raises(DeclarationError, match="a version is a whole number from 1"):
             shop().message(Paid, version=version)
@@ -326,11 +326,11 @@ def test_names_hold_in_every_category_where_a_class_is_handled(before):
     """Whichever was declared first."""
     component = shop()
     if before:
-        component.message(Paid, was="Settled")
+        component.message(Paid, former_names="Settled")
     for category in ("bill", "till"):
         component.handle(Paid, category=category)(nothing)
     if not before:
-        component.message(Paid, was="Settled")
+        component.message(Paid, former_names="Settled")
     for category in ("bill", "till"):
         assert set(declarations(component).of(category).handled) == {"Paid", "Settled"}
 
@@ -355,7 +355,7 @@ def test_names_of_a_class_of_others_leave_its_name_to_an_own_class(own):
     component = shop()
     if own == "first":
         component.message(Paid)
-    component.message(PaidOfOthers, was="Settled", version=2, upcast=dated)
+    component.message(PaidOfOthers, former_names="Settled", version=2, upcast=dated)
     if own == "between":
         component.message(Paid)
     component.handle(PaidOfOthers, category="bill")(nothing)
@@ -373,7 +373,7 @@ def test_names_of_a_class_of_others_leave_its_name_to_an_own_class(own):
 def test_a_class_of_others_alone_is_no_own_event():
     """Only names and shapes were declared of it when it was not known yet."""
     component = shop()
-    component.message(PaidOfOthers, was="Settled")
+    component.message(PaidOfOthers, former_names="Settled")
     assert declarations(component).own["Settled"].role is Role.EVENT
     component.handle(PaidOfOthers, category="bill")(nothing)
     assert not declarations(component).own.records
@@ -387,7 +387,7 @@ def test_a_second_class_of_a_name_is_refused_where_nothing_handles_it(own_first)
     component = shop()
     if own_first:
         component.message(Paid)
-    component.message(PaidOfOthers, was="Settled")
+    component.message(PaidOfOthers, former_names="Settled")
     if not own_first:
         component.message(Paid)
     reserve(component, Pay, "pay_id")
@@ -414,28 +414,30 @@ def naming(class_: type = Paid, **names: Any) -> Component:
     ("class_", "names"),
     [
         (Settled, {}),
-        (Refund, {"was": "Settled"}),
+        (Refund, {"former_names": "Settled"}),
         (Refund, {"stored_as": "Settled"}),
-        (Refund, {"was": "Paid"}),
+        (Refund, {"former_names": "Paid"}),
     ],
 )
 def test_two_classes_that_claim_one_name_are_refused(class_, names):
     """Whichever of them has it, had it or is to be stored under it."""
     with pytest.raises(DeclarationError, match=r"(Settled|Paid) is the type of .*Paid and of "):
-        naming(was="Settled").message(class_, **names)
+        naming(former_names="Settled").message(class_, **names)
 
 
 def test_a_class_is_written_under_one_name():
     """Which declarations of it do not contradict."""
     component = naming(stored_as="Settled")
-    component.message(Paid, was="Done", stored_as="Settled")
+    component.message(Paid, former_names="Done", stored_as="Settled")
     for name in ("Done", "Paid"):
         problem = f"cannot be stored as {name} and as Settled"
         with pytest.raises(DeclarationError, match=problem):
             component.message(Paid, stored_as=name)
 
 
-@pytest.mark.parametrize("names", [{"was": "Add"}, {"stored_as": "Add"}, {"was": ["a", "b"]}])
+@pytest.mark.parametrize(
+    "names", [{"former_names": "Add"}, {"stored_as": "Add"}, {"former_names": ["a", "b"]}]
+)
 def test_a_name_is_given_to_one_class(names):
     """Of several it would not be clear whose it is."""
     with pytest.raises(DeclarationError, match=r"call shop\.message for each class"):
@@ -445,12 +447,21 @@ def test_a_name_is_given_to_one_class(names):
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ({"was": "Paid"}, "was= has Paid, which is the name that the class has now"),
-        ({"was": [Refund]}, "take the names of types as strings, such as was='Former', not Refund"),
-        ({"was": Refund}, "take the names of types as strings, such as was='Former', not Refund"),
-        ({"was": 3}, "not 3"),
-        ({"was": ""}, "take the names"),
-        ({"was": [""]}, "take the names of types as strings"),
+        (
+            {"former_names": "Paid"},
+            "former_names= has Paid, which is the name that the class has now",
+        ),
+        (
+            {"former_names": [Refund]},
+            "take the names of types as strings, such as former_names='Former', not Refund",
+        ),
+        (
+            {"former_names": Refund},
+            "take the names of types as strings, such as former_names='Former', not Refund",
+        ),
+        ({"former_names": 3}, "not 3"),
+        ({"former_names": ""}, "take the names"),
+        ({"former_names": [""]}, "take the names of types as strings"),
         ({"stored_as": ""}, "take the names of types as strings"),
         ({"stored_as": Refund}, "not Refund"),
     ],
@@ -471,9 +482,9 @@ def test_a_name_counts_wherever_it_is_declared():
         buy_id: str
 
     component = shop()
-    component.message(Buy, was="Order")
+    component.message(Buy, former_names="Order")
     component.handle(Buy, key="buy_id")(nothing)
-    component.message(Buy, was="Purchase")
+    component.message(Buy, former_names="Purchase")
     names = {"Buy", "Order", "Purchase"}
     table = declarations(component).own.handled
     assert set(table) == names

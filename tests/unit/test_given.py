@@ -261,7 +261,7 @@ def test_given_events_may_have_a_former_shape():
     def in_euros(data: dict[str, Any]) -> dict[str, Any]:
         return {"amount": data["cents"] / Decimal(100)}
 
-    purse.message(PutIn, was="Added", version=2, upcast=in_euros)
+    purse.message(PutIn, former_names="Added", version=2, upcast=in_euros)
 
     former = [Stored("Added", {"cents": 250}), Stored("PutIn", {"amount": 1}, schema_version=2)]
     assert given(purse, "1", former).when(Put("1")).events == [PutIn(Decimal("3.5"))]

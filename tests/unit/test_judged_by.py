@@ -25,10 +25,10 @@ class PutOnce:
 PutOnce.__name__ = "Put"
 
 
-def made(command=Put, key=lambda command: command.key, formerly=None, once=None, **shapes):
+def made(command=Put, key=lambda command: command.key, former_key=None, once=None, **shapes):
     """Return what the verdicts on a component's messages depend on."""
     component = Component("a", id="a_id")
-    key = Key(key, into="t", per=None, formerly=formerly)
+    key = Key(key, into="t", per=None, former_key=former_key)
     component.handle(command, key=key, once=once)(lambda command, entity, context: None)
     component.message(command, **shapes)
     return judged_by(Run(component, "", Path(), ""))
@@ -42,11 +42,11 @@ def test_verdicts_depend_on_what_messages_mean():
     """On names, defaults, upcasters, keys and strategies; and on nothing that changes by itself."""
     others = [
         made(),
-        made(was="Place"),
+        made(former_names="Place"),
         made(command=PutOnce),
         made(key=lambda command: command.key.lower()),
         made(key="key"),
-        made(formerly="key"),
+        made(former_key="key"),
         made(once=Processed()),
         made(upcast=upcast(lambda data: data | {"note": data["old"]})),
         made(upcast=upcast(lambda data: data | {"note": data["older"]})),

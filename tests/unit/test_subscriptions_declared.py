@@ -127,7 +127,7 @@ def test_events_of_subscriptions_are_declared():
 def test_what_is_declared_can_be_read():
     """Consumers and reconciliations read the declaration; former names lead to it too."""
     component = new_orders(from_position=5, correlated=True)
-    component.message(Captured, was="PaymentCaptured")
+    component.message(Captured, former_names="PaymentCaptured")
     component.check()
     for name in ("Captured", "PaymentCaptured"):
         declared = subscription(component, PAYMENTS, name)
@@ -200,7 +200,7 @@ def test_a_type_that_the_other_passes_is_refused():
 def test_a_class_may_be_renamed_beside_the_former():
     """Both read the name that is stored."""
     renamed = new_orders()
-    renamed.message(Captured, was="PaymentCaptured")
+    renamed.message(Captured, former_names="PaymentCaptured")
     assert problems(renamed, new_orders()) == []
 
 

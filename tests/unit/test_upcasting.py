@@ -69,7 +69,7 @@ def purse() -> Component:
     """Return a component whose messages have former shapes, and an event that has a former name."""
     component = empty()
     component.message(Pay, upcast=[to_amount, with_currency])
-    component.message(Paid, was="Spent", upcast=[to_amount, with_currency])
+    component.message(Paid, former_names="Spent", upcast=[to_amount, with_currency])
     return component
 
 
@@ -416,7 +416,7 @@ def points() -> Component:
     component.handle(Point, once=None)(lambda *_: None)
     component.message(
         Point,
-        was=["Spot", "Dot"],
+        former_names=["Spot", "Dot"],
         upcast=[
             lambda data: data | {"x": data["at"][0], "y": data["at"][1]},
             Upcast(

@@ -54,7 +54,7 @@ def traced(
 def server_key(component: Component[Any], message: StoredMessage) -> str | None:
     """Return the stream of a command's key where its data need not be read against its class."""
     declared = declarations(component).server_keys.get(message.type)
-    if declared is None or callable(declared.key) or declared.formerly is not None:
+    if declared is None or callable(declared.key) or declared.former_key is not None:
         return None
     data = json.loads(message.data or "null")
     if not isinstance(data, dict):
