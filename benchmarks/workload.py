@@ -15,7 +15,7 @@ from psycopg import Connection, conninfo
 
 from bank.messages import Deposit, Deposited
 from benchmarks.harness import rate
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.group.membership import Membership, new_worker
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.garbage import spare_batches
@@ -101,7 +101,7 @@ def consumer(
         membership = Membership(session, declared.name, category, None, new_worker(), log)
         membership.join(session.connection)
         membership.rebalance(session.connection)
-        batch = Batch(ConsumerContext.of(session.connection, declared, category))
+        batch = BatchRunner(ConsumerContext.of(session.connection, declared, category))
 
         def step() -> int:
             results = batch.run(membership.positions, CONSUMED, goes_on=lambda: True)

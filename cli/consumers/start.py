@@ -10,7 +10,7 @@ from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
 from cli.common.options import app_dir_option, batch_size_option, database_option
 from consumers.group.compatibility import check_members
-from consumers.group.inspection.stored_positions import Reads, categories
+from consumers.group.inspection.stored_positions import ConsumerId, categories
 from consumers.group.sizes import checked_sizes
 from consumers.options import DEFAULT_BATCH_BYTES, Options
 from consumers.program import check_names_differ
@@ -224,7 +224,7 @@ def _warn_of_idle(app: str, component: Component, sizes: Mapping[str, int], work
             )
 
 
-def _reads(components: Sequence[Component], only: str | None) -> list[Reads]:
+def _reads(components: Sequence[Component], only: str | None) -> list[ConsumerId]:
     """Return the consumers to run, those of a component one after the other."""
     chosen = [
         (component.name, category)

@@ -175,7 +175,7 @@ def _declare(component: Component[Any], one: CheckedType) -> str:
         return f"declare {what} for each, or ignore it"
     name = printable(one.type)
     return (
-        f"declare {what}, or a former name with {component.name}.message(…, former_names={name!r}), "
+        f"declare {what}, a former name with {component.name}.message(…, former_names={name!r}), "
         f"or let it pass with {component.name}.ignore({name!r})"
     )
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.batch.batch import Batch
-from consumers.batch.handler import BatchResult
+from consumers.batch.batch_handling import BatchResult
+from consumers.batch.batch_runner import BatchRunner
 from consumers.effects.blocking import FailurePolicy
 from consumers.failures.failure import process_died, states_of
 from consumers.loop.context import LoopContext
@@ -24,7 +24,7 @@ class Batches:
         self._waiting = waiting
 
     # Any: rows of different types.
-    def next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+    def next(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
         """Run one batch; return whether there may be more to do."""
         context, bisection = self._context, self._context.bisection
         membership, notices = context.membership, context.notices
@@ -55,7 +55,7 @@ class Batches:
         noticed = notices is not None and notices.found()
         return not (noticed and result.ended)
 
-    def _failed(self, batch: Batch, error: MessageError) -> None:
+    def _failed(self, batch: BatchRunner, error: MessageError) -> None:
         """Let the next batch be smaller, or raise the error where the consumer stops at errors."""
         context, bisection = self._context, self._context.bisection
         context.log.warning(
@@ -73,7 +73,9 @@ class Batches:
         else:
             bisection.up_to(earlier)
 
-    def _first(self, batch: Batch, connection: Connection[Any], stop: Stop) -> BatchResult | None:
+    def _first(
+        self, batch: BatchRunner, connection: Connection[Any], stop: Stop
+    ) -> BatchResult | None:
         """Handle the next message by itself; the attempt is counted before it begins."""
         context, bisection = self._context, self._context.bisection
         positions = context.membership.positions
@@ -100,7 +102,7 @@ class Batches:
             attempt,
         )
 
-    def _run(self, batch: Batch, stop: Stop, limit: int) -> BatchResult | None:
+    def _run(self, batch: BatchRunner, stop: Stop, limit: int) -> BatchResult | None:
         """Run one batch until it is committed; None if it is time to stop."""
         context, bisection = self._context, self._context.bisection
         stops_on_error = context.options.stop_on_error
@@ -147,7 +149,7 @@ class Batches:
             context.in_flight.until = context.bisection.reached(positions.lowest)
 
     # Any: rows of different types.
-    def retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+    def retry(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
         """Handle letters that are due; return whether there may be more."""
         context, retrying = self._context, self._context.retrying
         membership = context.membership

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.calls.error_reports import ErrorReports
 from consumers.failures.failure import Crashed
 from consumers.failures.letters import DeadLetters
@@ -78,7 +78,7 @@ class Consumer:
     ) -> None:
         self._component, self._category, self._options = component, category, options
         self._session, self._notices = session, notices
-        self._batch: Batch | None = None  # the one of the connection there is
+        self._batch: BatchRunner | None = None  # the one of the connection there is
         self._log = log or Log(component.name, category)
         self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
         self._cleaning = Cleaning(component, self._log)
@@ -199,7 +199,7 @@ class Consumer:
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
         # A new one for each connection: whether what it remembers was committed is not known.
-        batch = self._batch = Batch(
+        batch = self._batch = BatchRunner(
             ConsumerContext(
                 connection,
                 self._component,
@@ -242,7 +242,7 @@ class Consumer:
             look = self._wait(connection, stop) or (waits and look)
         self._finish(batch, connection, stop)
 
-    def _finish(self, batch: Batch, connection: Connection[Any], stop: Stop) -> None:
+    def _finish(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> None:
         """Let the calls that go on end within the grace, and commit what they brought about."""
         running, loop = self._running, self._event_loop
         running.closed = True
@@ -275,8 +275,8 @@ class Consumer:
     # Any: rows of different types.
     def _try(
         self,
-        work: Callable[[Batch, Connection[Any], Stop], bool],
-        batch: Batch,
+        work: Callable[[BatchRunner, Connection[Any], Stop], bool],
+        batch: BatchRunner,
         connection: Connection[Any],
         stop: Stop,
     ) -> bool:

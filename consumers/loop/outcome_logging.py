@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from consumers.batch.batch import Batch
-from consumers.batch.handler import BatchResult
+from consumers.batch.batch_handling import BatchResult
+from consumers.batch.batch_runner import BatchRunner
 from consumers.batch.letter_transaction import RetryResult
 from consumers.failures.failure import Reason, Unhandled
 from consumers.runtime.observability.logs import Log
@@ -38,7 +38,7 @@ def log_retried(log: Log, result: RetryResult, of_calls: int) -> None:
         log.info("dead_letters_retried", **outcomes)
 
 
-def crash_text(category: str, batch: Batch | None, error: BaseException) -> str:
+def crash_text(category: str, batch: BatchRunner | None, error: BaseException) -> str:
     """Return the text for a crash of a consumer, with the messages that were in flight."""
     messages = () if batch is None else batch.uncommitted
     what = f"the consumer of {category} was ended by {describe(error)}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.options import Options
 
 # Seconds that a process may take to stop, where nothing is said.
@@ -23,7 +23,7 @@ class Assignment:
 
     apps: tuple[str, ...]
     app_dir: str
-    reads: tuple[Reads, ...]
+    reads: tuple[ConsumerId, ...]
     database_url: str = field(repr=False)
     options: Options = field(default_factory=Options)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.stopping import STOP_SIGNALS
 from consumers.supervisor.assignment import Assignment
 from consumers.supervisor.memory import Memory
@@ -59,7 +59,7 @@ class EndReason:
         is_about_data: whether a message is the reason.
     """
 
-    reads: Reads
+    reads: ConsumerId
     text: str
     is_about_data: bool
 

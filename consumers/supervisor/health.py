@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.observability.telemetry import ConsumerReport, no_batches
 from reservation.messages.message import printable
 
@@ -26,7 +26,7 @@ class Life:
         heard: when that was, or when it was started, on the monotonic clock.
     """
 
-    reads: Reads
+    reads: ConsumerId
     report: ConsumerReport
     heard: float = field(default_factory=time.monotonic)
 
@@ -70,12 +70,12 @@ class Board:
         sender: the socket on which processes report.
     """
 
-    def __init__(self, expected: Sequence[Reads], stuck_after: float) -> None:
+    def __init__(self, expected: Sequence[ConsumerId], stuck_after: float) -> None:
         self._expected = Counter(expected)
         self._stuck_after = stuck_after
-        self._lives: dict[tuple[int, Reads], Life] = {}
-        self._past: defaultdict[Reads, ConsumerCounts] = defaultdict(ConsumerCounts)
-        self._failures: dict[Reads, str] = {}
+        self._lives: dict[tuple[int, ConsumerId], Life] = {}
+        self._past: defaultdict[ConsumerId, ConsumerCounts] = defaultdict(ConsumerCounts)
+        self._failures: dict[ConsumerId, str] = {}
         self._lock = threading.Lock()
         self._receiver, self.sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._receiver.setblocking(False)
@@ -102,7 +102,7 @@ class Board:
                 if life is not None:  # else its end was noted before
                     life.report, life.heard = report, time.monotonic()
 
-    def started(self, pid: int, every: Iterable[Reads]) -> None:
+    def started(self, pid: int, every: Iterable[ConsumerId]) -> None:
         """Note that a process was started with these consumers."""
         with self._lock:
             for reads in every:
@@ -116,7 +116,7 @@ class Board:
                 life = self._lives.pop(key)
                 self._past[life.reads].add(life.report)
 
-    def failed(self, reads: Reads, reason: str) -> None:
+    def failed(self, reads: ConsumerId, reason: str) -> None:
         """Note why a consumer cannot go on; its supervisor is about to stop the others too."""
         with self._lock:
             self._failures[reads] = reason
@@ -126,9 +126,9 @@ class Board:
         with self._lock:
             return list(self._lives.values())
 
-    def tallies(self) -> Mapping[Reads, ConsumerCounts]:
+    def tallies(self) -> Mapping[ConsumerId, ConsumerCounts]:
         """Return what was done, by consumer and category."""
-        tallies: defaultdict[Reads, ConsumerCounts] = defaultdict(ConsumerCounts)
+        tallies: defaultdict[ConsumerId, ConsumerCounts] = defaultdict(ConsumerCounts)
         with self._lock:
             for reads in self._expected:
                 tallies[reads].add(self._past[reads])
@@ -148,7 +148,7 @@ class Board:
     def not_ready(self) -> list[str]:
         """Name the consumers that are not at work, each with the reason."""
         problems = [*self.stuck()]
-        running: Counter[Reads] = Counter()
+        running: Counter[ConsumerId] = Counter()
         for life in self.lives():
             running[life.reads] += 1
             if life.report.state != "up":

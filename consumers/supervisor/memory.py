@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.in_flight import NOTHING, RECORD, InFlight, Record, read, write
 
 
@@ -21,7 +21,7 @@ class Memory:
     """
 
     def __init__(
-        self, processes: int, every: Sequence[Reads], descriptor: int | None = None
+        self, processes: int, every: Sequence[ConsumerId], descriptor: int | None = None
     ) -> None:
         """Make the memory, or take that of a descriptor."""
         size = processes * len(every) * 2 * RECORD
@@ -33,7 +33,7 @@ class Memory:
         self._every = every
         self._bytes = memoryview(mmap.mmap(descriptor, size))
 
-    def in_flight(self, process: int, reads: Reads) -> InFlight:
+    def in_flight(self, process: int, reads: ConsumerId) -> InFlight:
         """Return what a consumer writes, which reads what the others of its kind have left."""
         mine = self._record(process, reads, 0)
         others = [self._record(other, reads, 1) for other in range(self._processes)]
@@ -42,12 +42,12 @@ class Memory:
         ]
         return InFlight(mine, others)
 
-    def records(self, process: int) -> Iterator[tuple[Reads, Record]]:
+    def records(self, process: int) -> Iterator[tuple[ConsumerId, Record]]:
         """Yield what each consumer of a process has in flight."""
         for reads in self._every:
             yield reads, read(self._record(process, reads, 0))
 
-    def hand_on(self, process: int, stuck: Reads | None = None) -> None:
+    def hand_on(self, process: int, stuck: ConsumerId | None = None) -> None:
         """Keep what a process had in flight that has died, for those that go on with its work.
 
         An attempt that was counted for a message does not count if the message was not read yet, or
@@ -68,7 +68,7 @@ class Memory:
                 write(self._record(process, reads, 1), kept)
             write(self._record(process, reads, 0), NOTHING)
 
-    def _record(self, process: int, reads: Reads, which: int) -> memoryview:
+    def _record(self, process: int, reads: ConsumerId, which: int) -> memoryview:
         number = (process * len(self._every) + self._every.index(reads)) * 2 + which
         return self._bytes[number * RECORD : (number + 1) * RECORD]
 

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.observability.telemetry import BUCKETS
 from consumers.supervisor.health import Board, ConsumerCounts, Life
 from consumers.supervisor.store_metrics import store_metrics
@@ -68,7 +68,7 @@ class _Figures(Collector):
         yield from self._now(list(tallies))
         yield from store_metrics(list(tallies), self._store.latest())
 
-    def _now(self, reads: list[Reads]) -> Iterator[Metric]:
+    def _now(self, reads: list[ConsumerId]) -> Iterator[Metric]:
         """Give what holds at this moment."""
         workers = GaugeMetricFamily(
             "reservation_workers", "Processes of a consumer, by state", labels=[*_LABELS, "state"]
@@ -94,16 +94,16 @@ class _Figures(Collector):
             "For how long the oldest of them is overdue",
             labels=_LABELS,
         )
-        latest: dict[Reads, Life] = {}
+        latest: dict[ConsumerId, Life] = {}
         waiting = GaugeMetricFamily(
             "reservation_messages_waiting",
             "Messages of what is held here that wait for their next attempt",
             labels=_LABELS,
         )
-        waits: defaultdict[Reads, int] = defaultdict(int)
-        states: defaultdict[tuple[Reads, str], int] = defaultdict(int)
-        holds: defaultdict[Reads, int] = defaultdict(int)
-        heads: dict[Reads, int] = {}
+        waits: defaultdict[ConsumerId, int] = defaultdict(int)
+        states: defaultdict[tuple[ConsumerId, str], int] = defaultdict(int)
+        holds: defaultdict[ConsumerId, int] = defaultdict(int)
+        heads: dict[ConsumerId, int] = {}
         for life in self._board.lives():
             states[life.reads, life.report.state] += 1
             holds[life.reads] += len(life.report.positions)
@@ -127,7 +127,7 @@ class _Figures(Collector):
         yield from (workers, held, position, head, waiting, scheduled, overdue)
 
 
-def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
+def _done(tallies: dict[ConsumerId, ConsumerCounts]) -> Iterator[Metric]:
     """Give what was done since the supervisor was started."""
     messages = CounterMetricFamily(
         "reservation_messages", "Messages by what became of them", labels=[*_LABELS, "outcome"]

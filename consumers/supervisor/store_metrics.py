@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.inspection.summary import ConsumerSummary
 from consumers.supervisor.store_reader import StoreReading
 
@@ -14,7 +14,7 @@ _LABELS = ("consumer", "category")
 _Gauges = Sequence[tuple[GaugeMetricFamily, Callable[[ConsumerSummary], float | None]]]
 
 
-def store_metrics(reads: Sequence[Reads], reading: StoreReading) -> Iterator[Metric]:
+def store_metrics(reads: Sequence[ConsumerId], reading: StoreReading) -> Iterator[Metric]:
     """Yield what was read; there is no sample of what is not known."""
     up = GaugeMetricFamily(
         "reservation_store_up",

@@ -15,7 +15,7 @@ from typing import Self
 
 import structlog
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.inspection.summary import Summary, read_summary
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
@@ -54,7 +54,7 @@ class StoreReading:
 class StoreReader:
     """Reads how consumers stand, in a thread of its own, from entering to leaving the context."""
 
-    def __init__(self, database_url: str, reads: Sequence[Reads]) -> None:
+    def __init__(self, database_url: str, reads: Sequence[ConsumerId]) -> None:
         self._database_url = database_url
         self._reads = sorted(set(reads))
         self._stopping = threading.Event()

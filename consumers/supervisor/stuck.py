@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.in_flight import Record
 
 # Seconds between two looks.
@@ -18,11 +18,13 @@ class Stuck:
 
     def __init__(self, after: float) -> None:
         self._after = after
-        self._seen: dict[Reads, tuple[int, int]] = {}
-        self._silent: dict[Reads, float] = {}
+        self._seen: dict[ConsumerId, tuple[int, int]] = {}
+        self._silent: dict[ConsumerId, float] = {}
         self._looked = time.monotonic()
 
-    def among(self, records: Iterable[tuple[Reads, Record]]) -> Iterator[tuple[Reads, Record]]:
+    def among(
+        self, records: Iterable[tuple[ConsumerId, Record]]
+    ) -> Iterator[tuple[ConsumerId, Record]]:
         """Yield those that gave no sign of life for too long while a handler was called."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, 2 * LOOK), now

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.in_flight import Record
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import STOP_SIGNALS
@@ -97,7 +97,7 @@ class _Host:
         self._deaths: defaultdict[object, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_DEATHS)
         )
-        self._replaced: dict[Child, Reads] = {}  # by the consumer that was stuck
+        self._replaced: dict[Child, ConsumerId] = {}  # by the consumer that was stuck
         self._killed: set[Child] = set()
         self._signals = 0
         self._stopping = False
@@ -200,7 +200,7 @@ class _Host:
             self._stop_all()
             Log(*reason.reads).error("consumer_failed", error=reason.text)
 
-    def _may_start_again(self, in_flight: dict[Reads, Record]) -> bool:
+    def _may_start_again(self, in_flight: dict[ConsumerId, Record]) -> bool:
         """Note a death; return whether there were few like it.
 
         Where one message was by itself, the number of its attempts is the limit.
@@ -248,7 +248,7 @@ def _in_flight(record: Record) -> dict[str, Any]:
     return {"first": record.first, "last": record.last, **called, **running}
 
 
-def _why(how: str, in_flight: dict[Reads, Record]) -> str:
+def _why(how: str, in_flight: dict[ConsumerId, Record]) -> str:
     whose = ", ".join(category for _, category in in_flight)
     what = f" with messages of {whose} in flight" if whose else ""
     return (

@@ -10,7 +10,7 @@ import consumers
 from bank import account
 from bank.invariants import check_invariants, progress
 from consumers import Drained
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
@@ -21,9 +21,9 @@ RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
 
 
-def new_batch(connection: Connection[Any], component: Component, category: str) -> Batch:
+def new_batch(connection: Connection[Any], component: Component, category: str) -> BatchRunner:
     """Return a runner of batches of a category, with nothing claimed."""
-    return Batch(ConsumerContext.of(connection, component, category))
+    return BatchRunner(ConsumerContext.of(connection, component, category))
 
 
 def session(database_url: str) -> Session:

@@ -152,7 +152,7 @@ def test_a_type_that_nobody_declared_is_found(connection, store, cli, checked):
     for stream, way_out in ways_out.items():
         one = found[stream.partition("-")[0]]
         assert (one["kind"], one["name"], one["count"]) == ("unknown-type", "MoneyDeposited", 3)
-        former = "or a former name with account.message(…, former_names='Money"
+        former = "a former name with account.message(…, former_names='Money"
         assert "not declared" in one["text"]
         assert one["action"].startswith(way_out)
         assert former in one["action"]

@@ -9,7 +9,7 @@ import structlog
 from bank import account
 from bank.entity import Account
 from bank.messages import Deposit
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.failures.letters import DeadLetters
 from consumers.group.membership import Membership, new_worker
@@ -59,7 +59,7 @@ def batch(category, position, size=BATCH):
 
     def run(c):
         positions = joined(c, category, position).positions
-        result = next(Batch(ConsumerContext.of(c, account, category)).run(positions, size))
+        result = next(BatchRunner(ConsumerContext.of(c, account, category)).run(positions, size))
         # A slow machine is no paused client.
         c.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         return result
@@ -72,7 +72,7 @@ def reserve_next(position, size):
 
     def run(c):
         positions = joined(c, COMMANDS, position).positions
-        batch = Batch(ConsumerContext.of(c, account, COMMANDS))
+        batch = BatchRunner(ConsumerContext.of(c, account, COMMANDS))
         request = batch._reserver.request(positions, positions.next(), size)
         return exchange(c, [request])
 

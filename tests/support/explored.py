@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
@@ -123,7 +123,7 @@ class Letters:
         self._running = RunningCalls()
         self._running.loop.patience = 0.0
         context = ConsumerContext.of(connection, component, category)
-        self.batch = Batch(replace(context, running=self._running))
+        self.batch = BatchRunner(replace(context, running=self._running))
         self.blocked = self._letters.blocked(connection, [0], 1)
         self._due = DueLetters()
         self._retrying = Retrying(
@@ -182,7 +182,10 @@ def consumer(
             return go_on(connection, positions, letters.batch, letters)
 
     def go_on(
-        connection: Any, positions: HeldPartitions, batch: Batch, letters: Letters | None = None
+        connection: Any,
+        positions: HeldPartitions,
+        batch: BatchRunner,
+        letters: Letters | None = None,
     ) -> bool:
         lost = False
         policy = ALL_OR_NOTHING if letters is None else FailurePolicy(letters.blocked, stop=True)

@@ -15,7 +15,7 @@ from consumers.group.inspection.status import (
     read_time,
     snapshot,
 )
-from consumers.group.inspection.stored_positions import Reads, reads_of
+from consumers.group.inspection.stored_positions import ConsumerId, reads_of
 from consumers.group.inspection.unread import UnreadCategory, unread_categories
 from consumers.group.membership import LEASE
 from reservation.component import Component
@@ -79,7 +79,9 @@ class ConsumersView:
     unread: Sequence[UnreadCategory]
 
 
-def known_reads(connection: Connection[Any], components: Iterable[Component[Any]]) -> list[Reads]:
+def known_reads(
+    connection: Connection[Any], components: Iterable[Component[Any]]
+) -> list[ConsumerId]:
     """Return what every consumer reads that was ever run, or that a component declares."""
     stored = {(row[0], row[1]) for row in connection.execute(_QUERIES["reads"])}
     return sorted(stored.union(*(reads_of(component) for component in components)))
@@ -92,7 +94,7 @@ def read_consumers(
     with snapshot(connection):
         time, _ = read_time(connection)
         reads = known_reads(connection, components)
-        members: dict[Reads, list[Member]] = {}
+        members: dict[ConsumerId, list[Member]] = {}
         with connection.cursor(row_factory=class_row(Member)) as cursor:
             values = {"lease": LEASE, "limit": MOST_MEMBERS}
             for member in cursor.execute(_QUERIES["members"], values):

@@ -14,7 +14,7 @@ from psycopg import Connection
 
 from cli.console.reading.consumers import MOST_COUNTED, known_reads
 from consumers.group.inspection.status import snapshot
-from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.inspection.summary import ConsumerSummary, Summary, read_summary
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -104,7 +104,7 @@ def _flow(
     name: str,
     stages: Sequence[CategoryStage],
     component: Component[Any] | None,
-    reads: Sequence[Reads],
+    reads: Sequence[ConsumerId],
     events: Traffic,
 ) -> Flow:
     commands = command_category(name)

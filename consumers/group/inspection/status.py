@@ -16,7 +16,7 @@ from uuid import UUID
 from psycopg import Connection
 
 from consumers.group.inspection.stored_positions import (
-    Reads,
+    ConsumerId,
     StoredPosition,
     read_positions,
     reads_of,
@@ -136,10 +136,10 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
 
 
 def groups(
-    connection: Connection[Any], reads: Sequence[Reads] | None
+    connection: Connection[Any], reads: Sequence[ConsumerId] | None
 ) -> list[list[StoredPosition]]:
     """Return the positions of each consumer and category, those of one category together."""
-    found: dict[Reads, list[StoredPosition]] = defaultdict(list)
+    found: dict[ConsumerId, list[StoredPosition]] = defaultdict(list)
     for stored in read_positions(connection, reads):
         found[stored.consumer, stored.category].append(stored)
     return list(found.values())

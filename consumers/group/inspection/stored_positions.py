@@ -17,7 +17,7 @@ from reservation.postgres.queries import load_queries
 _QUERIES = load_queries("consumers.group.inspection", "stored_positions.sql")
 
 
-Reads = tuple[str, str]  # a consumer, and the category that it reads
+ConsumerId = tuple[str, str]  # a consumer, and the category that it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ def categories(component: Component) -> list[str]:
     return [*declared.own_categories, *subscribed]
 
 
-def reads_of(component: Component) -> list[Reads]:
+def reads_of(component: Component) -> list[ConsumerId]:
     """Return a component's consumers, each with the category that it reads."""
     return [(component.name, category) for category in categories(component)]
 
 
 def read_positions(
-    connection: Connection[Any], reads: Sequence[Reads] | None = None
+    connection: Connection[Any], reads: Sequence[ConsumerId] | None = None
 ) -> list[StoredPosition]:
     """Return the positions of consumers."""
     named = {

@@ -20,7 +20,7 @@ from consumers.group.inspection.status import (
     read_time,
     snapshot,
 )
-from consumers.group.inspection.stored_positions import Reads, StoredPosition
+from consumers.group.inspection.stored_positions import ConsumerId, StoredPosition
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.queries import load_queries
 
@@ -83,7 +83,7 @@ class Summary:
 
 def read_summary(
     connection: Connection[Any],
-    reads: Sequence[Reads] | None = None,
+    reads: Sequence[ConsumerId] | None = None,
     *,
     most_counted: int = MOST_COUNTED,
 ) -> Summary:

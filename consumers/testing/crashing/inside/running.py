@@ -5,7 +5,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.batch.batch import Batch
+from consumers.batch.batch_runner import BatchRunner
 from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.loop.consumer import Consumer
@@ -111,7 +111,7 @@ def _handle(
         rows = connection.execute(_QUERIES["claim"], values).fetchall()
         held = HeldPartition(0, *rows[0])
         positions = HeldPartitions(name, step.category, held=[held])
-        batch = Batch(ConsumerContext.of(connection, component, step.category))
+        batch = BatchRunner(ConsumerContext.of(connection, component, step.category))
         calls.pauses = step.pauses
         lost = False
         while True:

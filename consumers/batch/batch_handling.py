@@ -68,7 +68,7 @@ class BatchResult:
         return {letter.entity for letter in self.letters if letter.entity is not None}
 
 
-class BatchHandler:
+class BatchHandling:
     """Handles one consumer's category by batches."""
 
     def __init__(
@@ -88,7 +88,7 @@ class BatchHandler:
         declared = declarations(context.component).of(context.category)
         self._key_fields = partial(key_fields, declared)
 
-    def first(
+    def handle(
         self,
         positions: HeldPartitions,
         part: CategoryPart,
@@ -138,7 +138,7 @@ class BatchHandler:
             self._write(positions, batch, effects, following, recheck=recheck)
         return self._committed(positions, batch, effects, following)
 
-    def follow(
+    def commit_ahead(
         self, positions: HeldPartitions, last: NextBatch, size: int, *, goes_on: bool
     ) -> tuple[BatchResult | None, NextBatch | None]:
         """Commit what was decided ahead; None if nothing was."""

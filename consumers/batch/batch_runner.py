@@ -2,14 +2,14 @@
 
 A crash at any point leaves nothing behind, and the batch is read again. Commands are reserved in
 the server where that is possible (`consumers.batch.reserver`), and handled here otherwise
-(`consumers.batch.handler`).
+(`consumers.batch.batch_handling`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from consumers.batch.ahead import NextBatch
+from consumers.batch.batch_handling import BatchHandling, BatchResult
 from consumers.batch.effects_writer import EffectsWriter
-from consumers.batch.handler import BatchHandler, BatchResult
 from consumers.batch.letter_transaction import RetryTransaction
 from consumers.batch.reading import BatchReading
 from consumers.batch.reserver import Reserved, Reserver
@@ -33,7 +33,7 @@ def _never() -> bool:
     return False
 
 
-class Batch:
+class BatchRunner:
     """Takes one consumer's category forward by a batch.
 
     Attributes:
@@ -53,7 +53,9 @@ class Batch:
         self._handling = Handling(context, snapshots, corrections)
         self._reading = BatchReading(context, corrections)
         self._reserver = Reserver(context, self._reading)
-        self._handler = BatchHandler(context, self._reading, self._handling, writer, letters)
+        self._batch_handling = BatchHandling(
+            context, self._reading, self._handling, writer, letters
+        )
         self.retry_transaction = RetryTransaction(context, self._handling, writer, letters)
 
     def run(
@@ -86,7 +88,7 @@ class Batch:
             in_flight.committed()
             yield result
             while following is not None:
-                result, following = self._handler.follow(
+                result, following = self._batch_handling.commit_ahead(
                     positions, following, size, goes_on=goes_on()
                 )
                 in_flight.committed()
@@ -112,7 +114,7 @@ class Batch:
             if isinstance(found, Reserved):
                 return self._reserved(positions, part, found), None
             commands = found
-        return self._handler.first(
+        return self._batch_handling.handle(
             positions, part, size, policy, recheck=recheck, commands=commands, goes_on=goes_on
         )
 
