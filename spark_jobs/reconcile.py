@@ -29,7 +29,7 @@ from spark_jobs.snapshot.categories import Categories
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.state import folder, step
-from spark_jobs.state.folder import State
+from spark_jobs.state.folder import StateFolder
 from spark_jobs.verdicts import verdicts
 from spark_jobs.verdicts.counts import Results
 from spark_jobs.verdicts.meaning import Meanings
@@ -45,11 +45,11 @@ def reconcile(
         return in_session(run, snapshot, spark, state)
 
 
-def state_of(run: Run) -> AbstractContextManager[State | None]:
+def state_of(run: Run) -> AbstractContextManager[StateFolder | None]:
     """Open the state of a run, which is locked before Spark starts."""
     if run.state is None:
         return nullcontext()
-    return folder.opened(run.state, run.component.name, judged_by(run))
+    return folder.open_state(run.state, run.component.name, judged_by(run))
 
 
 @contextmanager
@@ -106,13 +106,15 @@ class Source:
 
     @property
     def categories(self) -> Categories | Union:
-        """Reads columns of messages."""
+        """ConsumerId columns of messages."""
         declaration = Declaration.of(self.run.component)
         store = Categories(self.spark, self.snapshot, declaration)
         if self.run.archive is None:
             return store
         name, text = self.run.component.name, declaration.to_json()
-        archive = archive_folder.there(self.run.archive, name, text, as_of=self.snapshot.time)
+        archive = archive_folder.read_archive(
+            self.run.archive, name, text, as_of=self.snapshot.time
+        )
         archive.check(self.snapshot, declarations(self.run.component).command_category)
         return Union(archive, store)
 
@@ -136,7 +138,7 @@ class Source:
 
 
 def in_session(
-    run: Run, snapshot: Snapshot, spark: SparkSession, state: State | None = None
+    run: Run, snapshot: Snapshot, spark: SparkSession, state: StateFolder | None = None
 ) -> Report:
     """Reconcile in an open session, under an open snapshot, and with an open state if there is one.
 
@@ -174,7 +176,7 @@ def in_session(
 
 @contextmanager
 def _judged(
-    source: Source, state: State | None, since: int | None
+    source: Source, state: StateFolder | None, since: int | None
 ) -> Iterator[tuple[verdicts.Counts, DataFrame, Categories | Union]]:
     """Judge everything, or go on with a state, which is advanced at the end of the block."""
     run, read = source.run, source.categories

@@ -255,8 +255,10 @@ def _read_by(connection: Connection[Any], categories: list[str]) -> list[str]:
 def _archive(folder: Path, component: Component) -> "Archive":
     """Return an archive, once its files are known to be those that were archived."""
     require_extras("spark")  # for Parquet
-    there = load("spark_jobs.archive.archive_folder:there")
-    return cast("Archive", there(folder, component.name, Declaration.of(component).to_json()))
+    read_archive = load("spark_jobs.archive.archive_folder:read_archive")
+    return cast(
+        "Archive", read_archive(folder, component.name, Declaration.of(component).to_json())
+    )
 
 
 def _sentences(

@@ -97,7 +97,7 @@ class BatchHandling:
         *,
         recheck: bool,
         commands: Commands | None = None,
-        goes_on: bool = False,
+        may_continue: bool = False,
     ) -> tuple[BatchResult, NextBatch | None]:
         """Handle the next messages of a part, which may have been read already.
 
@@ -130,7 +130,7 @@ class BatchHandling:
             if ends is not None and ends is batch.messages[0]:  # which has to wait
                 return BatchResult(part, part.after, waits=True), None
             batch = self._cut(batch, effects)
-            ahead = self._ahead.reading(batch, effects, size, policy) if goes_on else None
+            ahead = self._ahead.reading(batch, effects, size, policy) if may_continue else None
             following = None
             if ahead is not None:
                 commands = run(self._connection, ahead)
@@ -139,7 +139,7 @@ class BatchHandling:
         return self._committed(positions, batch, effects, following)
 
     def commit_ahead(
-        self, positions: HeldPartitions, last: NextBatch, size: int, *, goes_on: bool
+        self, positions: HeldPartitions, last: NextBatch, size: int, *, may_continue: bool
     ) -> tuple[BatchResult | None, NextBatch | None]:
         """Commit what was decided ahead; None if nothing was."""
         with self._handling.attempt():
@@ -151,7 +151,7 @@ class BatchHandling:
                 return None, None
             effects, policy = last.effects, last.policy
             batch = self._cut(last.batch, effects)
-            ahead = self._ahead.reading(batch, effects, size, policy) if goes_on else None
+            ahead = self._ahead.reading(batch, effects, size, policy) if may_continue else None
             with self._transaction([] if ahead is None else [ahead.request]) as answers:
                 following = None
                 if ahead is not None:

@@ -65,7 +65,7 @@ class BatchRunner:
         *,
         recheck: bool = False,
         policy: FailurePolicy = ALL_OR_NOTHING,
-        goes_on: Callable[[], bool] = _never,
+        may_continue: Callable[[], bool] = _never,
     ) -> Iterator[BatchResult]:
         """Take the category forward by up to ``limit`` messages, and by more while it may go on.
 
@@ -83,13 +83,13 @@ class BatchRunner:
         try:
             with spans.batch():
                 result, following = self._first(
-                    positions, part, size, policy, recheck=recheck, goes_on=goes_on()
+                    positions, part, size, policy, recheck=recheck, may_continue=may_continue()
                 )
             in_flight.committed()
             yield result
             while following is not None:
                 result, following = self._batch_handling.commit_ahead(
-                    positions, following, size, goes_on=goes_on()
+                    positions, following, size, may_continue=may_continue()
                 )
                 in_flight.committed()
                 if result is not None:
@@ -105,17 +105,23 @@ class BatchRunner:
         policy: FailurePolicy,
         *,
         recheck: bool,
-        goes_on: bool,
+        may_continue: bool,
     ) -> tuple[BatchResult, NextBatch | None]:
         """Reserve the next commands in the server if that is possible, else handle the batch."""
         commands: Commands | None = None
-        if not recheck and self._reserver.takes(positions, part, policy):
+        if not recheck and self._reserver.can_reserve(positions, part, policy):
             found = self._reserver.run(positions, part, size)
             if isinstance(found, Reserved):
                 return self._reserved(positions, part, found), None
             commands = found
         return self._batch_handling.handle(
-            positions, part, size, policy, recheck=recheck, commands=commands, goes_on=goes_on
+            positions,
+            part,
+            size,
+            policy,
+            recheck=recheck,
+            commands=commands,
+            may_continue=may_continue,
         )
 
     def _reserved(

@@ -57,7 +57,9 @@ class Reserver:
         ignoring = declarations(context.component).ignoring(Role.RESERVE)
         self._ignoring = json.dumps(ignoring, ensure_ascii=False)
 
-    def takes(self, positions: HeldPartitions, part: CategoryPart, policy: FailurePolicy) -> bool:
+    def can_reserve(
+        self, positions: HeldPartitions, part: CategoryPart, policy: FailurePolicy
+    ) -> bool:
         """Return whether what becomes of the next commands depends on nothing but their keys."""
         return (
             self._reading.rules != "[]"

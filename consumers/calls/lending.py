@@ -38,7 +38,7 @@ class LendingContext(Context):
             connection._adapters = AdaptersMap(connection.adapters)
         return connection
 
-    def take_back(self) -> None:
+    def restore_connection(self) -> None:
         """Set the connection as it was before the call."""
         if self.gave_connection:
             _restore(super().connection, self._before)

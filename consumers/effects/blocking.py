@@ -77,7 +77,7 @@ class Blocking:
         """What was set aside so far."""
         return self._effects.letters
 
-    def takes(self, message: StoredMessage, entity: str | None) -> bool:
+    def sets_aside(self, message: StoredMessage, entity: str | None) -> bool:
         """Set a message aside that is not to be tried; return whether it is not."""
         if self.parks(message, entity):
             return True
@@ -89,7 +89,7 @@ class Blocking:
 
     def fails(self, message: StoredMessage, entity: str | None, error: MessageError) -> None:
         """Set a message aside that failed, unless its error is to be raised."""
-        if self.takes(message, entity):
+        if self.sets_aside(message, entity):
             return
         if self.policy.stop:
             error.global_position = message.global_position

@@ -178,7 +178,7 @@ class DeadLetters:
             raise LettersChanged
         return int(rows[0][0])
 
-    def take_back(self, connection: Connection[Any], letter: DueLetter) -> None:
+    def uncount_attempt(self, connection: Connection[Any], letter: DueLetter) -> None:
         """Uncount the last attempt at a letter, which did not end because of its message."""
         self._count(connection, letter, -1)
 

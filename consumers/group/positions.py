@@ -189,12 +189,12 @@ class HeldPartitions:
                 raise self.lost(connection)
         return int(rows[0][2])
 
-    def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
+    def uncount_attempt(self, connection: Connection[Any], message: StoredMessage) -> None:
         """Uncount the last attempt at a message, which did not end because of the message."""
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
             connection.execute(
-                _QUERIES["take_back"],
+                _QUERIES["uncount_attempt"],
                 {
                     "consumer": self.consumer,
                     "category": self.category,

@@ -43,7 +43,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
   AND partition = reservation.partition_of(%(stream_name)s, %(size)s)
 RETURNING partition, epoch, attempts
 
--- name: take_back
+-- name: uncount_attempt
 -- Whoever has taken the partition over meanwhile counts for itself.
 UPDATE reservation.leases AS l
 SET attempts = l.attempts - 1

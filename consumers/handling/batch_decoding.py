@@ -48,7 +48,7 @@ class BatchDecoding:
         for message, key_stream in zip(messages, key_streams, strict=True):
             failure = policy.failed.get(message.global_position)
             if failure is not None and self._is_unread(message, failure):
-                blocking.takes(message, self._decoding.whose_unread(message))
+                blocking.sets_aside(message, self._decoding.whose_unread(message))
                 continue
             if message.id in handled:
                 effects.counts["redelivered"] += 1
@@ -68,7 +68,7 @@ class BatchDecoding:
             if blocking.anything_blocked:
                 # Nothing waits for a message whose place in the order is not known.
                 unplaced = item.unordered and failure is not None and failure.reason is Reason.KEY
-                if blocking.takes(message, whose(message, None if unplaced else item)):
+                if blocking.sets_aside(message, whose(message, None if unplaced else item)):
                     continue
             decoded.append(item)
         effects.corrected.update(reissues.found)

@@ -296,7 +296,7 @@ class Handling:
     def _decided(self, prepared: Prepared) -> Effects:
         """Decide on messages that are prepared."""
         decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
-        if self._concurrently is not None and self._concurrently.takes(decoded):
+        if self._concurrently is not None and self._concurrently.applies_to(decoded):
             self._concurrently.run(decoded, effects, blocking)
         elif decoded:
             self._in_order(decoded, effects, blocking)

@@ -61,7 +61,7 @@ class MessageHandling:
             return
         self._log_context.enter_message(item.message, stream_name)
         spans = self._context.spans
-        if spans.tracing is None or not spans.takes(item.message):
+        if spans.tracing is None or not spans.wants_span(item.message):
             self._handle(item, stream_name, effects)
             return
         again = self.is_again(item, effects)
@@ -79,7 +79,7 @@ class MessageHandling:
         message, declared = item.message, self._declared
         self._context.calls(message.global_position)
         initiates = declared[message.type].role is Role.INITIATE
-        if self._states.takes(item):
+        if self._states.applies_to(item):
             self._handle_on_state(item, stream_name, effects, span)
             return
         undoable = message.type in self._undoable
@@ -160,7 +160,7 @@ class MessageHandling:
         finally:
             if context.gave_connection:
                 self.connection_used = True
-                context.take_back()
+                context.restore_connection()
         if context.gave_connection:
             losses.none_of(message)
         return events
@@ -197,7 +197,7 @@ class MessageHandling:
 
     def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> Context:
         """Return the context for a call of an async handler, which has no connection."""
-        if self._states.takes(item):
+        if self._states.applies_to(item):
             return self._states.context_of(item, stream_name, effects)
         return Context(
             item.message,
@@ -244,14 +244,14 @@ class MessageHandling:
             context.undo()
         elif context.gave_connection:
             return False
-        self.take_back(item, effects)
+        self.forget_handled(item, effects)
         return True
 
-    def take_back(self, item: Decoded, effects: Effects) -> None:
+    def forget_handled(self, item: Decoded, effects: Effects) -> None:
         """Let its strategy forget a message that failed."""
         strategy = self._declared[item.message.type].once
         if strategy is not None:
-            effects.checks[strategy].take_back(item.incoming)
+            effects.checks[strategy].forget(item.incoming)
 
     def remember(self, item: Decoded, effects: Effects) -> None:
         """Let its strategy remember a message that was handled before."""

@@ -53,14 +53,16 @@ class StateHandling:
         self._strategies = declared.of(context.category).state_based
         self._is_subscribed = context.category in declared.others
 
-    def takes(self, item: Decoded) -> bool:
+    def applies_to(self, item: Decoded) -> bool:
         """Return whether the handler of a message has a state."""
         return item.message.type in self._strategies
 
     def first_handling(self, item: Decoded, effects: Effects) -> FirstHandling | None:
         """Return what is stored of the first handling of a message; None if it is new."""
         return (
-            self._check(item, effects).first_handling(item.incoming) if self.takes(item) else None
+            self._check(item, effects).first_handling(item.incoming)
+            if self.applies_to(item)
+            else None
         )
 
     def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> StateContext:

@@ -98,7 +98,7 @@ class Batches:
             lambda: context.repeat_on_conflict(
                 lambda _: positions.attempt(connection, message), stop
             ),
-            lambda: positions.take_back(connection, message),
+            lambda: positions.uncount_attempt(connection, message),
             attempt,
         )
 
@@ -109,7 +109,7 @@ class Batches:
         context.running.patient = bisection.one_at_a_time or stops_on_error
         policy = FailurePolicy(context.blocked, bisection.failures, stops_on_error)
 
-        def goes_on() -> bool:
+        def may_continue() -> bool:
             return not (
                 stop.requested
                 or bisection.in_progress
@@ -123,7 +123,7 @@ class Batches:
             began = time.monotonic()
             positions = context.membership.positions
             for result in batch.run(
-                positions, limit, recheck=recheck, policy=policy, goes_on=goes_on
+                positions, limit, recheck=recheck, policy=policy, may_continue=may_continue
             ):
                 self._note(result, time.monotonic() - began)
                 began = time.monotonic()

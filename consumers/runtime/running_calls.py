@@ -58,7 +58,7 @@ class AsyncCall:
     is_cancelled: bool = False
     is_over: bool = False
 
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether it has not ended."""
         return not self.task.done()
 
@@ -93,7 +93,7 @@ class RunningCalls:
 
     def __bool__(self) -> bool:
         """Whether any call goes on."""
-        return any(call.goes_on() for call in self._calls.values())
+        return any(call.is_running() for call in self._calls.values())
 
     @property
     def letters(self) -> int:
@@ -109,18 +109,18 @@ class RunningCalls:
 
     def excluded(self) -> list[int]:
         """Return which letters are not due, although they are in the store."""
-        running = [at for at, call in self._calls.items() if call.goes_on()]
+        running = [at for at, call in self._calls.items() if call.is_running()]
         return [*running, *(at for at, is_held in self._held.items() if is_held())]
 
     def due(self) -> set[int]:
         """Return which letters waited for calls, and do so no longer."""
-        ended = {at for at, call in self._calls.items() if call.is_letter and not call.goes_on()}
+        ended = {at for at, call in self._calls.items() if call.is_letter and not call.is_running()}
         return ended | {at for at, is_held in self._held.items() if not is_held()}
 
     def ended(self, position: int) -> AsyncCall | None:
         """Return the call for a message, if there was one and it has ended."""
         call = self._calls.get(position)
-        return None if call is None or call.goes_on() else call
+        return None if call is None or call.is_running() else call
 
     def blocking_call(
         self, ordering_keys: Collection[Hashable], handled: Collection[int]
@@ -130,7 +130,7 @@ class RunningCalls:
         It may have ended, unless its message is among those that are handled at the moment.
         """
         for at, call in self._calls.items() if ordering_keys else ():
-            waits = call.goes_on() or at not in handled
+            waits = call.is_running() or at not in handled
             if call.is_letter and waits and not call.ordering_keys.isdisjoint(ordering_keys):
                 return call
         return None
@@ -206,7 +206,7 @@ class RunningCalls:
         if call is None:
             return None
         call.is_over = True
-        if not call.goes_on():
+        if not call.is_running():
             return None
         call.is_cancelled = True
         return call.task

@@ -240,7 +240,7 @@ class ProcessedCheck(Check):
             return None
         return _own_name(incoming), self._keys[incoming.message.global_position]
 
-    def take_back(self, incoming: Incoming) -> None:
+    def forget(self, incoming: Incoming) -> None:
         """Forget a message whose handler failed."""
         at = incoming.message.global_position
         self._known.discard((_own_name(incoming), self._keys[at]))

@@ -143,7 +143,7 @@ class RevisionCheck(Check):
         self._last[one], self._former[one] = revision, last
         return False
 
-    def take_back(self, incoming: Incoming) -> None:
+    def forget(self, incoming: Incoming) -> None:
         """Forget the revision of a message whose handler failed."""
         one = self._strategy.series_of(incoming)
         former = self._former[one]

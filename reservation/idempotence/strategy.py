@@ -74,7 +74,7 @@ class Check(Protocol):
         del incoming
         return None
 
-    def take_back(self, incoming: Incoming) -> None:
+    def forget(self, incoming: Incoming) -> None:
         """Forget a message that was found to be no duplicate, because its handler failed.
 
         It is handled later. Until the end of the batch no other message of its entity follows.

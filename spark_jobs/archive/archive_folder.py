@@ -226,7 +226,7 @@ class Archive:
 
 
 @contextmanager
-def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Archive, Lock]]:
+def open_archive(folder: Path, component: str, declaration: str) -> Iterator[tuple[Archive, Lock]]:
     """Open an archive, or a folder for a new one, and lock it against other runs.
 
     What a failed run left is removed.
@@ -257,7 +257,7 @@ def _remove_new(folder: Path, lock: Lock) -> None:
             lock.note(None)
 
 
-def there(
+def read_archive(
     folder: Path, component: str, declaration: str, *, as_of: datetime | None = None
 ) -> Archive:
     """Open an archive for reading."""

@@ -38,7 +38,7 @@ def follow(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
         name, declaration = run.component.name, judged_by(run)
-        state = opened.enter_context(stored_state.opened(folder, name, declaration))
+        state = opened.enter_context(stored_state.open_state(folder, name, declaration))
         spark = opened.enter_context(
             spark_session(
                 run.database_url,

@@ -26,7 +26,7 @@ from spark_jobs.reconcile import Source, counted
 from spark_jobs.run import Run
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.state import step
-from spark_jobs.state.folder import State
+from spark_jobs.state.folder import StateFolder
 
 
 class Audience(Protocol):
@@ -70,7 +70,9 @@ class Follower:
             accepted.
     """
 
-    def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
+    def __init__(
+        self, run: Run, state: StateFolder, spark: SparkSession, audience: Audience
+    ) -> None:
         self.categories = categories_of(run.component)
         self.reported = self.mended = 0
         self._run = run

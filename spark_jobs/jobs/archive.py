@@ -102,7 +102,10 @@ def in_session(
     The snapshot is released once the store was read, before what was written is read back.
     """
     declaration = Declaration.of(component)
-    with archive_folder.opened(folder, component.name, declaration.to_json()) as (archive, lock):
+    with archive_folder.open_archive(folder, component.name, declaration.to_json()) as (
+        archive,
+        lock,
+    ):
         archive.check(snapshot, declarations(component).command_category)
         lasts = _lasts(archive, component, before, snapshot)
         differences = [f"{fault.path} {fault.what}" for fault in archive.faults()]

@@ -24,7 +24,7 @@ _RANGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """Reads columns of categories.
+    """ConsumerId columns of categories.
 
     Attributes:
         spark: the session.
@@ -59,7 +59,7 @@ class Categories:
 
 @dataclass(frozen=True, slots=True)
 class CategoryLookup:
-    """Reads columns of some of the messages; each is looked up by its global position.
+    """ConsumerId columns of some of the messages; each is looked up by its global position.
 
     Attributes:
         categories: the categories of a snapshot.

@@ -117,7 +117,7 @@ class StateManifest(msgspec.Struct, frozen=True):
         return f"{run_name(self.run)}/{READ}"
 
 
-class State:
+class StateFolder:
     """A state, locked by a run."""
 
     def __init__(self, folder: Path, component: str, declaration: str, lock: Lock) -> None:
@@ -276,11 +276,11 @@ class State:
 
 
 @contextmanager
-def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
+def open_state(folder: Path, component: str, declaration: str) -> Iterator[StateFolder]:
     """Open a state, or a folder for a new one, and lock it against other runs."""
     refuse_others(folder)
     with file_lock(folder, _LOCK, "state", StateError) as lock:
-        yield State(folder, component, declaration, lock)
+        yield StateFolder(folder, component, declaration, lock)
 
 
 def refuse_others(folder: Path) -> None:

@@ -36,7 +36,7 @@ from spark_jobs.state.folder import (
     SUMMARIES,
     Head,
     LastingViolations,
-    State,
+    StateFolder,
     StateManifest,
     not_here,
     run_name,
@@ -57,7 +57,7 @@ _GROUP = ["is_key", "grp"]
 __all__ = ["BLOCK", "LAST", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
 
 
-def seed_of(state: State, snapshot: Snapshot) -> int:
+def seed_of(state: StateFolder, snapshot: Snapshot) -> int:
     """Return the seed of a state's hashes; it begins anew if the server hashes differently now."""
     manifest = state.judged
     if manifest is not None:
@@ -74,7 +74,7 @@ class StateStep:
         name: the name of its folder.
     """
 
-    def __init__(self, state: State, rows: Rows, progress: Progress) -> None:
+    def __init__(self, state: StateFolder, rows: Rows, progress: Progress) -> None:
         self._state, self._rows, self._progress = state, rows, progress
         self._facts, self._spark = rows.facts, rows.facts.spark
         self._heads = {name: self._head(name) for name in categories_of(self._facts.component)}
@@ -238,7 +238,7 @@ def read_positions_of(folder: Path, manifest: StateManifest) -> ReadPositions:
     return ReadPositions.stored(path)
 
 
-def check(state: State, snapshot: Snapshot, progress: Progress, *, is_archived: bool) -> None:
+def check(state: StateFolder, snapshot: Snapshot, progress: Progress, *, is_archived: bool) -> None:
     """Make sure that a state belongs to the store, which holds what has to be read again."""
     manifest = state.manifest
     if manifest is None:

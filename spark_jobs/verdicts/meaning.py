@@ -32,7 +32,7 @@ from spark_jobs.facts.keys import loaded, stored
 # A message, and the one that it is compared with.
 PAIR = ("global_position", "compared_with")
 
-# Reads columns of the messages of some categories, at the positions in the column
+# ConsumerId columns of the messages of some categories, at the positions in the column
 # ``global_position`` of a DataFrame.
 Lookup = Callable[[DataFrame], Callable[[Sequence[str], Sequence[str]], DataFrame]]
 

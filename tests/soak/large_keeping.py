@@ -101,7 +101,7 @@ def try_one(c):
     letter = (line_up(c) or [DueLetter(message, False, None, 0, 0, None, None)])[0]
     with suppress(LettersChanged):  # there are none while the log is empty
         attempts = LETTERS.count_attempt(c, letter)
-        LETTERS.take_back(c, letter)
+        LETTERS.uncount_attempt(c, letter)
         return attempts
 
 
@@ -115,7 +115,7 @@ def count_attempt(c):
     positions = HeldPartitions("counts", COMMANDS, 1, [HeldPartition(0, 0, 0)])
     message = StoredMessage(str(uuid7()), LONG, "Deposit", 0, 1, None, None, DAY)
     attempts = positions.attempt(c, message)
-    positions.take_back(c, message)
+    positions.uncount_attempt(c, message)
     return attempts
 
 

@@ -28,7 +28,7 @@ ROW = {
 
 def add(folder, store="one"):
     """Let a run add a file to the archive; return the file."""
-    with archive_folder.opened(folder, "a", '{"keys":{}}') as (archive, lock):
+    with archive_folder.open_archive(folder, "a", '{"keys":{}}') as (archive, lock):
         made = archive.begin(lock)
         (made / DATA).parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist([ROW] * 3), made / DATA)
@@ -52,7 +52,7 @@ def folder(tmp_path):
 
 
 def there(folder, **options):
-    return archive_folder.there(folder, "a", '{"keys":{}}', **options)
+    return archive_folder.read_archive(folder, "a", '{"keys":{}}', **options)
 
 
 def refusal(folder):
@@ -174,6 +174,6 @@ def test_only_what_a_run_that_died_has_left_is_removed(folder):
         ("run=000001", [".new", ".new-11111111"]),
     ):
         (folder / "_LOCK").write_text(f"{noted}\n")
-        with archive_folder.opened(folder, "a", '{"keys":{}}') as (archive, _):
+        with archive_folder.open_archive(folder, "a", '{"keys":{}}') as (archive, _):
             assert len(archive.runs) == 1
         assert sorted(path.name for path in folder.glob(".*")) == left

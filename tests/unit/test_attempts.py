@@ -165,7 +165,7 @@ class Tried:
         self.counted += 1
         return self.counted
 
-    def take_back(self):
+    def uncount_attempt(self):
         self.counted -= 1
 
     def attempt(self, number):
@@ -176,7 +176,7 @@ class Tried:
         return end
 
     def run(self, attempts):
-        return attempts.run(self.key, self.count, self.take_back, self.attempt)
+        return attempts.run(self.key, self.count, self.uncount_attempt, self.attempt)
 
 
 def test_an_attempt_is_counted_before_it_begins():
@@ -212,7 +212,7 @@ def test_an_attempt_that_could_not_be_uncounted_is_not_counted_twice(next_one):
     def fail():
         raise AWAY
 
-    tried.take_back = fail
+    tried.uncount_attempt = fail
     with pytest.raises(DatabaseUnavailableError):
         tried.run(attempts)
     if next_one == "another":

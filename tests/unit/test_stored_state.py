@@ -29,7 +29,7 @@ def manifest(run, *summaries, lasting=None):
 
 def run(folder, *, commit=True, lasts=False, older=()):
     """Write what a run would write, and commit it; return its number."""
-    with stored_state.opened(folder, "a", "keys") as state:
+    with stored_state.open_state(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
         for place in ["summaries", "open", "read", "findings", "lasting"]:
@@ -52,7 +52,7 @@ def written(tmp_path):
 
 def refusal(folder):
     """Return why a state is refused."""
-    with pytest.raises(StateError) as refused, stored_state.opened(folder, "a", "keys"):
+    with pytest.raises(StateError) as refused, stored_state.open_state(folder, "a", "keys"):
         pass
     assert "\n" not in str(refused.value)
     return str(refused.value)
@@ -74,7 +74,7 @@ def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
         more.write_bytes(whole)
         assert f"{more} is not listed in the manifest" in refusal(written)
         more.unlink()
-    with stored_state.opened(written, "a", "keys") as state:
+    with stored_state.open_state(written, "a", "keys") as state:
         assert state.manifest.run == 1
 
 
@@ -115,7 +115,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         assert sorted(folder.rglob("*")) == before
     empty = tmp_path / "empty"
     empty.mkdir()
-    with stored_state.opened(empty, "a", "keys") as state:
+    with stored_state.open_state(empty, "a", "keys") as state:
         assert state.manifest is None
 
 
@@ -131,7 +131,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
     assert run(written, commit=False) == 3  # it dies
     assert folders() == ["run-000001", "run-000002", "run-000003", "run-000009"]
     assert run(written) == 3  # of the first two nothing is needed any more
-    with stored_state.opened(written, "a", "keys") as state:
+    with stored_state.open_state(written, "a", "keys") as state:
         assert folders() == ["run-000003", "run-000009"]
         assert state.manifest.needless == ["run-000001", "run-000002"]
     (written / "run-000004").mkdir()
@@ -143,7 +143,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
 
 def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
     """A folder without files is refused: the workers wrote them on their own machines."""
-    with stored_state.opened(tmp_path, "a", "keys") as state:
+    with stored_state.open_state(tmp_path, "a", "keys") as state:
         made = state.begin(1)
         (made / "fingerprints").mkdir(parents=True)
         with pytest.raises(StateError, match="is not here: Spark's workers are on other machines"):
@@ -161,7 +161,7 @@ def test_only_the_owner_can_read_a_state(written):
 
 def test_a_state_of_another_store_is_refused(written):
     """A state of another store is recognized by its id, or else by its messages."""
-    with stored_state.opened(written, "a", "keys") as state:
+    with stored_state.open_state(written, "a", "keys") as state:
         state.manifest = msgspec.structs.replace(state.manifest, store="one")
         state.check({}, None)
         state.check({}, "one")
@@ -171,7 +171,7 @@ def test_a_state_of_another_store_is_refused(written):
 
 def test_a_state_that_is_begun_anew_goes_on_after_that(written):
     """What is read and judged anew counts from then on, and what was reported stays."""
-    with stored_state.opened(written, "a", "keys") as state:
+    with stored_state.open_state(written, "a", "keys") as state:
         state.begin_anew()
         assert state.judged is None
         lasting = state.manifest.lasting
@@ -187,7 +187,7 @@ def test_a_state_that_is_begun_anew_goes_on_after_that(written):
 def test_a_state_that_another_run_has_locked_is_refused_without_opening_it(tmp_path):
     """It is refused as long as it is locked; a look at it locks nothing."""
     with (
-        stored_state.opened(tmp_path / "state", "a", "keys"),
+        stored_state.open_state(tmp_path / "state", "a", "keys"),
         pytest.raises(StateError, match="is in use by another run"),
     ):
         stored_state.refuse_others(tmp_path / "state")

@@ -54,7 +54,7 @@ class ConcurrentHandling:
         self._crossing: set[str] = set()  # types whose handlers write to other entities
         self._waiting = _Waiting()
 
-    def takes(self, decoded: Sequence[Decoded]) -> bool:
+    def applies_to(self, decoded: Sequence[Decoded]) -> bool:
         """Return whether any message of a batch has an async handler."""
         concurrency = self._declared.concurrency
         return any(

@@ -107,7 +107,7 @@ class LaneRun:
             message.stream_name, entity, seen, slot.ordering_keys, context, task
         )
         self._running.add(message.global_position, slot.call)
-        messages.take_back(item, self._batch_effects)
+        messages.forget_handled(item, self._batch_effects)
         lane.goes_by(slot)
         for later in lane.rest:
             self._is_next(lane, later)
@@ -191,7 +191,7 @@ class LaneRun:
             context = messages.context_of(item, stream_name, effects)
             if former.seen == messages.seen(item, stream_name, effects, context):
                 return self._use(slot, stream_name, effects, former.context, former.task.result())
-            messages.take_back(item, effects)
+            messages.forget_handled(item, effects)
             running.drop([item.message.global_position])
         if self._waits_for_call(slot):
             return False
@@ -269,7 +269,7 @@ class LaneRun:
         if isinstance(error, HandlerRaisedError):
             error.entity_stream = stream_name
         slot.error = error
-        messages.take_back(item, effects)
+        messages.forget_handled(item, effects)
         return False
 
 

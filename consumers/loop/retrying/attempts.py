@@ -37,11 +37,11 @@ class CountedAttempts:
         self,
         key: Hashable,
         count: Callable[[], int | None],
-        take_back: Callable[[], None],
+        uncount_attempt: Callable[[], None],
         attempt: Callable[[int], R | None],
     ) -> R | None:
         """Try a message once, with the number of the attempt; None if it is time to stop."""
-        number = self._begin(key, count, take_back)
+        number = self._begin(key, count, uncount_attempt)
         if number is None:
             return None
         try:
@@ -50,22 +50,22 @@ class CountedAttempts:
             self._end(key)
             raise
         except ReservationError:
-            self._take_back(key, take_back)
+            self._uncount_attempt(key, uncount_attempt)
             raise
         if result is None:
-            self._take_back(key, take_back)
+            self._uncount_attempt(key, uncount_attempt)
         else:
             self._end(key)
         return result
 
     def _begin(
-        self, key: Hashable, count: Callable[[], int | None], take_back: Callable[[], None]
+        self, key: Hashable, count: Callable[[], int | None], uncount_attempt: Callable[[], None]
     ) -> int | None:
         """Return the number of the attempt that begins, or that was begun and did not end."""
         if key not in self._begun:
             correction = self.corrections.pop(key, 0)
             if correction < 0:
-                take_back()
+                uncount_attempt()
             # Noted first, so that a count that is committed as the process dies is taken back; one
             # that was not committed is then found to be none.
             position = key[1] if isinstance(key, tuple) else int(str(key))
@@ -78,10 +78,10 @@ class CountedAttempts:
             self._begun[key] = number
         return self._begun[key]
 
-    def _take_back(self, key: Hashable, take_back: Callable[[], None]) -> None:
+    def _uncount_attempt(self, key: Hashable, uncount_attempt: Callable[[], None]) -> None:
         """Uncount the attempt that was begun."""
         with contextlib.suppress(ReservationError):
-            take_back()
+            uncount_attempt()
             self._end(key)
 
     def _end(self, key: Hashable) -> None:

@@ -195,7 +195,7 @@ class Retrying:
             lambda: self._repeat(
                 lambda _: self._dead_letters.count_attempt(connection, letter), stop
             ),
-            lambda: self._dead_letters.take_back(connection, letter),
+            lambda: self._dead_letters.uncount_attempt(connection, letter),
             attempt,
         )
 

@@ -104,7 +104,7 @@ class Spans:
         finally:
             detach(token)
 
-    def takes(self, message: StoredMessage) -> bool:
+    def wants_span(self, message: StoredMessage) -> bool:
         """Return whether a message is to have a span of its own."""
         if self.tracing is None or not self._left:
             return False
@@ -119,7 +119,7 @@ class Spans:
         The parent is the span in which the message was sent. Another attempt is not its child but
         the first of a trace of its own, and linked to it.
         """
-        if self.tracing is None or not self.takes(message):
+        if self.tracing is None or not self.wants_span(message):
             yield None
             return
         from opentelemetry.trace import SpanKind
