@@ -1,10 +1,10 @@
--- In Spark's SQL. Facts are one row a message; summaries are one row a group and part of it. The group of a
--- key has the commands with the key and their reservations, and its parts are what they say (the digest).
--- The group of a cause has a message and what follows it, and its parts are the kinds of events; part 0
--- has the cause itself, and what follows that is no event.
+-- Spark SQL. A fact is one row for a message; a summary is one row for a part of a group. The group
+-- of a key holds its commands and their reservations, in one part for each digest of what they say.
+-- The group of a cause holds it and what follows it, in one part for each kind of event. Part 0
+-- holds the cause itself, and followers that are no events.
 
 -- name: summaries
--- A message that asks is a command of its key, or the cause of its group; one that answers is the reservation
+-- A message asks if it is a command of the key, or the cause. It answers if it is the reservation
 -- of the key, or an event that follows the cause.
 SELECT is_key, grp, part,
        count_if(role = 1) AS asked,
@@ -54,7 +54,7 @@ FROM (SELECT /*+ REPARTITION($parts, grp) */ * FROM {summaries})
 GROUP BY is_key, grp, part
 
 -- name: groups
--- What verdicts need of a whole group. The digest of a first event is that of its command, and not known.
+-- One row for a group, as verdicts need it. A first event has no digest (part 0): its command has.
 SELECT is_key, grp,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,

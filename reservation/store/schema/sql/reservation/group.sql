@@ -243,10 +243,11 @@ BEGIN
 END
 $$;
 
--- Renews the lease of a member, finds others that are gone, takes and gives back partitions until it has its
--- share, and returns what it holds. It gives nothing back while it searches for the message that ended a process:
--- whoever took it from there would not know of that. No row if the member was taken for dead. `foreign_at` is the highest of
--- its positions that was taken in another log, NULL if none was. `unsettled` says that a partition is free.
+-- Renews the lease of a member, removes members that are gone, takes or gives back partitions until
+-- it has its share, and returns what it holds. Without `may_release` it gives nothing back: it
+-- searches for a message that ended a process, and the next holder would not know of that. No row
+-- if the member was taken for dead. `foreign_at` is the highest of its positions taken in another
+-- log, NULL if none was. `unsettled`: a partition is free.
 CREATE OR REPLACE FUNCTION reservation.rebalance(
   consumer text, category text, member bigint, lease interval, may_release boolean DEFAULT true
 ) RETURNS TABLE (

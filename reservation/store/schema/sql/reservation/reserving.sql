@@ -1,15 +1,15 @@
 -- The reservation pattern in sets: the payload of a command never leaves the server.
 --
--- The joins are outer ones although every row finds its partner: only so can the planner not turn
--- them round, to walk the whole log and look up each message in the batch. A session that planned
--- them while the log was empty would keep doing so.
+-- The joins are outer although every row has a partner. Inner joins could be planned the other way
+-- round: walk the whole log, and look up each message in the batch. A session that planned them
+-- while the log was empty would keep that plan.
 
--- The stream that the key of a command names, if the server can tell. `rules` says for each type whose key is made
--- of named fields how: the reservation category, up to four fields with the kind of JSON value that each must be,
--- and the pattern that the stream's name must have. There is none for a command of another type and one that does
--- not fit; nor for one that is large even when compressed, whose key may be too long to be looked at.
+-- The stream that the key of a command names. `rules` has, for each type whose key is made of named
+-- fields, the reservation category, up to four fields with the kind of JSON value of each, and the
+-- pattern of the stream's name. There is no stream for a command of another type, for one that does
+-- not fit the rule, and for one that is large even when compressed: its key may be too long.
 --
--- The planner makes it a part of the query that calls it, so it has no settings of its own.
+-- It has no settings of its own, so that the planner can inline it.
 CREATE OR REPLACE FUNCTION reservation.key_stream_of(
   rules jsonb, type text, data jsonb
 ) RETURNS TABLE (name text)
@@ -35,9 +35,10 @@ BEGIN ATOMIC
   ) AS k;
 END;
 
--- Reads a batch of commands for reserving, of the part of a category that a consumer has. A command whose key names
--- a stream comes with that, and without its data; any other comes whole, for the reader to decide. It ends with the
--- command that brings the bytes of data and metadata that come to `max_bytes`, see read_part.
+-- Reads a batch of commands to reserve, from a consumer's part of a category. A command comes with
+-- the stream that its key names, and without data and metadata. Where the server cannot tell that,
+-- it comes whole, for the reader to decide. The batch ends once data and metadata come to
+-- `max_bytes`; see read_part.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
   category text, first bigint, last bigint, batch_size bigint,
   partitions integer[], size integer, former_positions bigint[], rules jsonb, max_bytes bigint DEFAULT NULL
@@ -88,12 +89,12 @@ END
 $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
--- yet. `ignoring` names, by message type, the fields in which a reissue may differ from the first
--- issue. `corrected` has for each command the data that its letter was given, which is copied and
--- compared in the place of its own; it is NULL where none has been. `former_names` has for each command the stream that it may have been reserved in before its
--- declaration was changed; it is NULL where no declaration was. Tells, by their
--- ordinal, which of the commands were not reserved: duplicates and conflicts. Commands of another type,
--- or of another version of its shape, are in conflict here; the caller compares what they mean.
+-- yet. Returns the ordinals of the other commands, as duplicates or conflicts. A command of another
+-- type than the first of its key, or another version of its shape, is a conflict here; the caller
+-- compares what they mean. `ignoring` names, by message type, the fields in which a reissue may
+-- differ. `corrected` has for each command the data that its letter was given, which replaces its
+-- own; NULL where there is none. `former_names` has for each command the stream in which it may
+-- have been reserved before its declaration was changed; NULL where none was changed.
 CREATE OR REPLACE FUNCTION reservation.reserve(
   commands bigint[], stream_names text[], ignoring jsonb, former_names text[] DEFAULT NULL,
   corrected jsonb[] DEFAULT NULL
@@ -117,7 +118,7 @@ BEGIN
            c.stream_name, c.position, c.global_position, c.metadata),
          pg_catalog.timezone('utc', pg_catalog.clock_timestamp())
   FROM (
-    -- Not FROM unnest(...), which stores what it returns before the first row is read.
+    -- Not FROM unnest(...), which stores all of its rows before the first is read.
     SELECT pg_catalog.unnest(commands) AS command, pg_catalog.unnest(stream_names) AS stream_name,
            pg_catalog.unnest(corrected) AS content, pg_catalog.unnest(are_new) AS is_new,
            pg_catalog.unnest(ids) AS id, pg_catalog.generate_subscripts(commands, 1) AS n
@@ -134,8 +135,8 @@ BEGIN
 END
 $$;
 
--- Takes the locks of the categories, and returns which commands are the first of their key. Their streams are
--- those of the copies that are there under the former names, where there are such.
+-- Locks the categories, and returns which commands are the first of their key. `streams` has the
+-- former name of a command's stream if a copy is there, else the one in `stream_names`.
 CREATE OR REPLACE FUNCTION reservation.find_new(
   stream_names text[], former_names text[], OUT streams text[], OUT are_new boolean[]
 )
@@ -147,7 +148,7 @@ BEGIN
   PERFORM reservation.lock_categories(stream_names);
 
   IF former_names IS NOT NULL THEN
-    -- The reservation that is there under the former name is that of the command.
+    -- A reservation under the former name is the command's.
     SELECT array_agg(coalesce(former.stream_name, i.stream_name) ORDER BY i.n) INTO stream_names
     FROM unnest(stream_names, former_names) WITH ORDINALITY AS i(stream_name, former_name, n)
     LEFT JOIN message_store.messages former
@@ -168,9 +169,9 @@ BEGIN
 END
 $$;
 
--- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
--- they sort as the copies do and the index over them grows at its end. One random number for all of
--- them: to ask the system for one a copy can cost as much as half of the insertion.
+-- UUIDs of version 7 (RFC 9562): the time, random bits, and a count that begins at random. So they
+-- sort as the copies do, and the index over them grows at its end. All share one random number:
+-- asking the system for one for each copy can cost half as much as the insertion.
 CREATE OR REPLACE FUNCTION reservation.copy_ids(count integer) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -188,7 +189,7 @@ BEGIN
 END
 $$;
 
--- Tells for the commands that are not the first of their key whether they say the same as that one.
+-- Compares commands that are not the first of their key with the first: duplicate or conflict.
 CREATE OR REPLACE FUNCTION reservation.compare_reserved(
   commands bigint[], stream_names text[], ignoring jsonb, corrected jsonb[], are_new boolean[]
 ) RETURNS TABLE (ordinal bigint, outcome text)
@@ -229,9 +230,9 @@ BEGIN
 END
 $$;
 
--- Tells for commands whose entity's stream is started already whether they say the same as the one
--- that its first message follows. Pseudo events start no stream, see reservation.starts. `corrected` is as
--- in reserve.
+-- Compares commands whose entity's stream is already started with the command that started it: the
+-- one that the first message follows, pseudo events aside (see reservation.starts). `corrected` is
+-- as in reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
   commands bigint[], stream_names text[], ignoring jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
