@@ -30,8 +30,8 @@ class Run:
         grace: how old a message must be to count as read, if no position is stored; with
             ``--follow``, how long a violation must persist before it is reported.
         details: whether to measure latency, volume and reissues too.
-        values: whether to tell the values of fields in which commands differ that are in conflict,
-            and not only the fields' names.
+        values: whether to report, for a conflict, the values of the fields that differ, not only
+            their names.
         findings: a new folder for every row that needs attention, as Parquet: that of this run in a
             table.
         state: the folder of what earlier runs have read; None to read everything.

@@ -36,15 +36,14 @@ class BatchResult:
     """The outcome of a batch.
 
     Attributes:
-        part: which part of the category it was for; None if nothing of it is held.
+        part: its part of the category; None if no partition is held.
         to: the global position up to which the messages of this part are handled now.
         read: how many messages it had.
         counts: how many of them were handled, rejected, reserved, duplicates, conflicts, ignored,
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were set aside.
-        ended: whether the batch is known to be the last one: when it was read, the category had
-            nothing after it.
+        ended: whether the category is known to have had nothing after it when it was read.
         waits: whether nothing was handled, because the first message waits for async calls.
     """
 
@@ -101,7 +100,7 @@ class BatchHandling:
     ) -> tuple[BatchResult, NextBatch | None]:
         """Handle the next messages of a part, which may have been read already.
 
-        If it goes on, the messages after them may be returned, decided on.
+        If it goes on, the next batch is returned too, if it was read ahead.
         """
         handling, reading = self._handling, self._reading.statement_to_decide(part, size)
         handling.order(positions)

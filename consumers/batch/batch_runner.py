@@ -29,7 +29,7 @@ from reservation.store.category_part import CategoryPart
 
 
 def _never() -> bool:
-    """Stand for what says whether to go on."""
+    """Never go on, which is the default."""
     return False
 
 
@@ -67,10 +67,10 @@ class BatchRunner:
         policy: FailurePolicy = ALL_OR_NOTHING,
         may_continue: Callable[[], bool] = _never,
     ) -> Iterator[BatchResult]:
-        """Take the category forward by up to ``limit`` messages, and by more while it may go on.
+        """Handle up to ``limit`` messages of the category, and more while ``goes_on`` says so.
 
-        With a recheck, the locks of its categories are taken first, and messages that were handled
-        before are passed. The outcome of each transaction is given once it is committed.
+        With a recheck, its categories are locked first, and messages that were handled before are
+        passed. The result of each transaction is yielded once it is committed.
         """
         part = self._reading.part(positions)
         if part is None:

@@ -1,8 +1,8 @@
 """Reserving commands in the server: one call reads, copies, moves the position and commits.
 
-Where the server takes the key of every command of a batch, no code of the component is needed for
-any of them, and nothing of them is transferred. Otherwise the answer is the commands, which the
-handler then takes as what it has read.
+If the server can tell the key of every command of a batch, it reserves them without code of the
+component, and none is transferred. Otherwise it returns the commands, and the handler goes on with
+them.
 """
 
 import json
@@ -60,7 +60,7 @@ class Reserver:
     def can_reserve(
         self, positions: HeldPartitions, part: CategoryPart, policy: FailurePolicy
     ) -> bool:
-        """Return whether what becomes of the next commands depends on nothing but their keys."""
+        """Return whether only their keys decide what becomes of the next commands."""
         return (
             self._reading.rules != "[]"
             and part == CategoryPart(part.after)  # the whole category, in its order
@@ -100,7 +100,7 @@ class Reserver:
 
 
 def _read(part: CategoryPart, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
-    """Return what was reserved, or what is to be decided on."""
+    """Return what was reserved, or the commands to handle."""
     if not rows:
         return Reserved(part.after, 0, Counter(), ended=True)
     to, read, duplicates = (rows[0][n] for n in (4, -2, -1))

@@ -1,11 +1,10 @@
 """Calling a handler: it returns events, and must leave the transaction as it found it.
 
-Whatever a handler raises is a fault of its message, be it derived from `Exception` or not, and
-whichever connection it comes from. There are two exceptions. The connection of the batch was lost
-meanwhile: nothing could be committed. Or a statement on it lost a race against another transaction
-and left the transaction of the batch failed: then the batch is run again. A race that was lost in a
-savepoint, and rolled back with it, is a fault of the message: the transaction is sound, and the
-exception may be of any connection.
+Anything that a handler raises, an `Exception` or not, is a fault of its message, except in two
+cases. If the connection of the batch was lost, nothing could be committed. If a statement on it
+lost a race with another transaction, and the transaction of the batch failed, the batch is run
+again. A race that was lost in a savepoint, and rolled back with it, is a fault of the message: the
+transaction is sound, and the exception may be of any connection.
 
 A handler may use that connection, and must leave the transaction as it found it, open and sound. A
 connection that it leaves otherwise is closed, if the transaction cannot be rolled back.

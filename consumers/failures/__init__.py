@@ -14,9 +14,8 @@ The states of a message in ``reservation.dead_letters``::
 A message whose async call has not ended yet waits too, with the reason *running*: it has not
 failed, and is due once the call has ended, or once another process holds its partition.
 
-A message that cannot get better (it cannot be decoded, its type is unknown, its key is unusable or
+A message that no retry can help (it cannot be decoded, its type is unknown, its key is unusable or
 in conflict) is dead at once. Waiting, parked and dead messages are open: later messages of their
-entity are parked. The open messages of an entity form a queue in the order of the log. Its first
-one is due if it is parked, or if it waits and its time has come; each query computes that, and it
-is never stored.
+entity are parked. The open messages of an entity form a queue in the order of the log. The first of
+them is due if it is parked, or if its time to wait is over. Queries compute that; it is not stored.
 """

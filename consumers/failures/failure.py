@@ -53,7 +53,7 @@ class HandlerRaisedError(RaisedByHandlerError):
 
 
 def _cannot_undo() -> bool:
-    """Stand for taking back what is not known."""
+    """Return False: nothing can be undone."""
     return False
 
 

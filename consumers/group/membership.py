@@ -100,7 +100,7 @@ class Membership:
 
     @property
     def busy(self) -> Lease:
-        """Around a batch: sees to it that the member lives on while that takes long."""
+        """The lease, which keeps the member alive while a batch takes long."""
         return self._lease
 
     @property

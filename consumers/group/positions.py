@@ -27,8 +27,8 @@ from reservation.store.category_part import CategoryPart
 
 _QUERIES = load_queries("consumers.group")
 
-# Between two statements of a transaction that has moved a position: a process that is paused then
-# would keep the locks of its categories from everybody who writes there.
+# The longest idle time in a transaction that has moved a position: a process that is paused there
+# keeps everybody else from writing to the categories that it has locked.
 LONGEST_PAUSE = "3s"
 
 
@@ -106,11 +106,10 @@ class HeldPartitions:
 
     @property
     def unordered_until(self) -> int:
-        """The position up to which an entity's messages may come out of their order; 0 if none do.
+        """The position up to which an entity's messages may come out of order; 0 if none may.
 
-        They do where there are several partitions, or were before the number was changed. How far
-        the messages were handled does not matter: the effects of a message must not depend on when
-        it is read.
+        They may if there are several partitions, or were before their number was changed. It does
+        not matter what is handled already: effects must not depend on when a message is read.
         """
         if self.size > 1:
             return LAST
@@ -138,11 +137,10 @@ class HeldPartitions:
         to: int,
         message_id: str | None = None,
     ) -> Request:
-        """Return what moves the stored positions of a part, in the transaction that reads it.
+        """Return the request that moves the stored positions of a part, in its transaction.
 
-        It fails with `NotMovedError`. From then on the server ends the transaction if it is idle
-        for too long. So take locks that others need after it, and call `committed` after the
-        commit.
+        It may fail with `NotMovedError`. After it the server ends the transaction if it is idle
+        for too long, so take locks that others need only then. Call `committed` after the commit.
         """
         partitions, epochs = self.held_of(part)
         values = {

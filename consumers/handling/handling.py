@@ -104,7 +104,7 @@ class Handling:
     def order(
         self, positions: HeldPartitions, letters: Mapping[int, str | None] | None = None
     ) -> None:
-        """Begin with a batch, or with letters, and note what may come out of its order."""
+        """Begin a batch, or letters, and note which messages may come out of order."""
         self.uncommitted = ()
         self._decoding.order(positions.unordered_until, letters)
         self._are_letters = letters is not None
@@ -138,7 +138,7 @@ class Handling:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Around a transaction that decides: an error takes the entities back, or forgets them."""
+        """Run a transaction that decides; an error takes the entities back, or forgets them."""
         try:
             yield
         except (MessageError, *TO_BE_RETRIED):
@@ -220,7 +220,7 @@ class Handling:
 
     @contextmanager
     def _calling(self, messages: Sequence[StoredMessage]) -> Iterator[None]:
-        """Around calls of the component's code for messages."""
+        """Run calls of the component's code for messages."""
         with (
             blamed(messages),
             guarded(self._context.connection, messages),
@@ -240,8 +240,8 @@ class Handling:
     ) -> Effects:
         """Decide, and pass what was handled before.
 
-        A message that brought about no event shows that only by what its handler writes, once it
-        is handled by itself. What the handler did is then rolled back.
+        A message without events is recognized by the further messages of its handler, if it is
+        handled by itself. What the handler did is then rolled back.
         """
         redelivered = False
         store = MessageStore(self._context.connection)
@@ -389,4 +389,4 @@ class Handling:
 
 
 def _no_entity() -> None:
-    """Stand for the entity of a component that has none."""
+    """Make no entity, for a component that has none."""

@@ -1,7 +1,7 @@
 """The loop: batch after batch until it is time to stop, with waits at the end of the category.
 
-A fault of the environment does not end a consumer: it waits, opens a new connection, reads its
-positions again and goes on from there. It leaves alone what another process took over meanwhile.
+An environment error does not end a consumer. It waits, opens a new connection, and goes on from its
+stored positions, without the partitions that another process has taken over meanwhile.
 """
 
 from collections.abc import Callable

@@ -19,11 +19,11 @@ from reservation.declaration.table import declarations
 
 
 def _ignore() -> None:
-    """Stand for a heartbeat that nobody listens to."""
+    """Ignore the heartbeat."""
 
 
 def _nobody(seconds: float) -> None:
-    """Stand for a schedule that nobody keeps."""
+    """Ignore a scheduled message."""
     del seconds
 
 

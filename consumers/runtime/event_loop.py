@@ -38,7 +38,7 @@ class CallsCancelledError(Exception):
 
 
 def _ignore() -> None:
-    """Stand for a heartbeat that nobody listens to."""
+    """Ignore the heartbeat."""
 
 
 # Any: what tasks return.
@@ -108,7 +108,7 @@ class EventLoop:
 
     @contextlib.contextmanager
     def used(self, stop: Stop) -> Iterator[None]:
-        """Around all that the consumer does; afterwards what handlers left running is cancelled."""
+        """Run all that the consumer does; afterwards cancel what handlers left running."""
         self.stop = stop
         self.cancelling, self._is_stopping, self._cancel_at = False, False, None
         try:
@@ -125,7 +125,7 @@ class EventLoop:
 
     @contextlib.contextmanager
     def blocking(self) -> Iterator[None]:
-        """Around the call of a handler that is not async, which may block the loop."""
+        """Run the call of a handler that is not async, which may block the loop."""
         self._ticked = None
         try:
             yield

@@ -75,8 +75,8 @@ class RunningCalls:
         patient: whether each transaction waits for all of its calls.
         closed: whether no further call is begun, because it is time to stop.
         freed: called when a place is free again.
-        is_cut: whether the next batch would still begin with a message that must wait, before which
-            the last one ended; None if it did not end so.
+        is_cut: returns whether the message before which the last batch was cut off still waits;
+            None if no message cut it off.
     """
 
     def __init__(self, loop: EventLoop | None = None) -> None:

@@ -158,7 +158,7 @@ _NOTHING = (
 
 
 def _named(store: Reading, text: str) -> list[StoredMessage]:
-    """Return the messages that a text names, one more than are told if there are more."""
+    """Return the messages that a text names: more than `MOST` if there are too many."""
     limit = MOST + 1
     id_, position = _uuid(text), _position(text)
     named = [] if id_ is None else store.by_ids([id_])

@@ -1,12 +1,11 @@
 """The processes that consumers run in, and their end.
 
-A host starts processes, each with all consumers, and forwards signals to them. It replaces one that
-dies without a reason, and hands on what its consumers had in flight: what one message does to a
-process is no reason to stop the others. So it does with a process one of whose handlers is stuck.
-It stops all of them when one reports why it cannot go on, or dies again and again with the same
-messages in flight, or with none, so that a service manager sees the failure. A process whose host
-dies stops by itself. One that does not stop in time ends itself (`Grace`), and if it cannot do that
-either, the host kills it.
+A host starts processes, each with all consumers, and forwards signals to them. It replaces a
+process that dies without reporting why, or that has a stuck handler, and hands on what its
+consumers had in flight: one message that ends a process must not stop the others. It stops all of
+them if one reports why it cannot go on, or dies again and again with the same messages in flight,
+or with none, so that a service manager sees the failure. A process whose host dies stops by itself.
+One that does not stop in time ends itself (`Grace`); if it cannot, the host kills it.
 """
 
 import contextlib
@@ -91,7 +90,7 @@ class _Host:
         self._workers = workers
         self._board = board
         self._memory = Memory(workers, assignment.reads)
-        # Its end that can be read is with the processes, which so see that their host has died.
+        # The processes have the reading end of this pipe, and so see that their host has died.
         self._alive, self._lives = os.pipe()
         self._running: dict[Child, Stuck] = {}
         self._deaths: defaultdict[object, deque[float]] = defaultdict(
@@ -203,7 +202,7 @@ class _Host:
     def _may_start_again(self, in_flight: dict[ConsumerId, Record]) -> bool:
         """Note a death; return whether there were few like it.
 
-        Where one message was by itself, the number of its attempts is the limit.
+        If a message was handled by itself, its counted attempts are the limit.
         """
         if len(in_flight) == 1 and all(record.counted for record in in_flight.values()):
             return True

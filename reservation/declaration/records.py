@@ -59,7 +59,7 @@ class MessageDeclaration:
     names: tuple[str, ...]
     category: str
     role: Role
-    handler: Any = None  # Any: it takes two arguments or three, as its role has it
+    handler: Any = None  # Any: its role decides how many arguments it takes
     projector: Projector | None = None
     reservation: Reservation | None = None
     once: Strategy | None = None
@@ -71,5 +71,5 @@ class MessageDeclaration:
     correlated: bool = False
 
 
-# Of a type that nothing is declared of.
+# For types without a declaration.
 UNDECLARED = MessageDeclaration("", object, (), "", Role.UNDECLARED)

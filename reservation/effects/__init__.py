@@ -1,4 +1,4 @@
-"""The effects of one message: its entity, and what the call of its handler decides.
+"""The entity of one message, and the effects of its handler's call.
 
 The consumers and `reservation.testing` share this, so that a test refuses what consumers refuse.
 """

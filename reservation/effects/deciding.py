@@ -1,4 +1,4 @@
-"""Decisions of a handler's call: the events, the further messages and the scheduled ones.
+"""The effects of a handler's call: the events, the further messages and the scheduled ones.
 
 Everything is encoded as soon as the handler returns, and what cannot be stored is refused there.
 """

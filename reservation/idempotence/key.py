@@ -134,7 +134,7 @@ def _check_key_types(command: type, names: Sequence[str]) -> None:
 
 
 def can_be_key(hint: Any) -> bool:
-    """Return whether a value of this type hint can be part of a key; in doubt it can."""
+    """Return whether a value of this type hint can be part of a key; True if unclear."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, typing.NewType):
         return can_be_key(hint.__supertype__)

@@ -1,7 +1,7 @@
 """Values that never change, so that nobody needs a copy of them.
 
-It is decided by the annotations of a class, once, because to look at each of many parts would take
-as long as to copy them. What a class says of its own fields is compared with the values that are
+The annotations of a class decide that, once: to look at each of many parts would take as long as to
+copy them. What a class says of its own fields is compared with the values that are
 in them; what it says of the parts of a collection is relied on.
 """
 

@@ -1,8 +1,8 @@
 """Detection of credentials in Spark's properties, which Spark shows to many.
 
-In doubt a text is refused: if it holds a connection string or URL with a secret of libpq, a URL
-with a password between user and host, or an assignment to a name such as ``password``. The name may
-be percent-encoded, as libpq decodes it too.
+A text is refused if it may hold one: a connection string or URL with a secret of libpq, a URL with
+a password between user and host, or an assignment to a name such as ``password``. The name may be
+percent-encoded, as libpq decodes it too.
 """
 
 import re

@@ -67,7 +67,7 @@ def started(properties: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
 
 
 def _nothing(*_: object) -> None:
-    """Stand for what reports an error."""
+    """Report no error."""
 
 
 def _stop(session: SparkSession) -> None:

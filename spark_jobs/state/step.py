@@ -1,9 +1,9 @@
 """Go on with a state: merge its summaries with those of what is new, and judge what that changes.
 
-Groups are closed whose verdicts depend on nothing that consumers do, and what is counted of them is
-stored. A run judges the groups that new messages belong to, those that are not closed, and those
-that consumers or people have marked. What was counted of the closed ones of these is taken off, and
-what is counted of all of them now is added.
+A group is closed if its verdict depends on nothing that consumers do; the counts of closed groups
+are stored. A run judges the groups of new messages, the groups that are not closed, and those with
+letters, conflicts or corrections. It subtracts the stored counts of the closed groups among them,
+and adds the new counts of all of them.
 """
 
 import hashlib
@@ -267,7 +267,7 @@ def check(state: StateFolder, snapshot: Snapshot, progress: Progress, *, is_arch
 def judged_with(
     snapshot: Snapshot, component: Component, progress: Progress, *, values: bool
 ) -> str:
-    """Return a digest of how far consumers are, of what they and people did, and what is told."""
+    """Return a digest of what verdicts take beside the log: progress, passes and `values`."""
     known = repr((progress, progress.given, snapshot.passes(component.name), values))
     return hashlib.sha256(known.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Marks of what the consumers did, asked anew in every run."""
+"""States of letters and conflicts, asked anew in every run."""
 
 from collections.abc import Mapping, Sequence
 

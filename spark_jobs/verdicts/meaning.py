@@ -6,8 +6,7 @@ which nothing else is, and compared by the code of the component on Spark's work
 consumers do it. What cannot be decoded stays different. Where the letter of a command was given
 other data, what means the same as one of its two contents is a reissue of it.
 
-Of those that differ it is told in what: the names of fields, and their values if these are asked
-for.
+For messages that differ, the names of the fields are returned, and the values if asked for.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +54,7 @@ class Meanings:
         copies: the categories of their copies.
         app, app_dir: the app path by which Spark's workers find the component, and its folder; None
             where its modules were sent to them.
-        values: whether to tell the values of fields that differ, and not only their names.
+        values: whether to report the values of fields that differ, not only their names.
     """
 
     commands: str

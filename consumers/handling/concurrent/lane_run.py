@@ -1,7 +1,7 @@
 """Calling the handlers of one batch: a task for each of its lanes, as long as the batch lasts.
 
-A batch waits for its calls for a while. The lanes that are within a call of an async handler then
-are left: their tasks go on, and each gives what its call gives. No further call begins.
+A batch waits for its calls a limited time. Then it leaves the lanes that are in a call of an
+async handler: their tasks go on, and return the results of the calls. No further call begins.
 """
 
 import asyncio
@@ -274,5 +274,5 @@ class LaneRun:
 
 
 def _never() -> bool:
-    """Stand for what does not hold."""
+    """Never hold a message."""
     return False

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def _nobody_notes(global_position: int, is_letter: bool) -> None:
-    """Stand for what notes which attempt was counted."""
+    """Note nothing of a counted attempt."""
     del global_position, is_letter
 
 

@@ -9,9 +9,8 @@ counted for the message that is at fault.
 
 Once the message is found, each transaction is up to twice as large as the one before.
 
-Where the database was lost meanwhile, no message is at fault, and none is searched for. The next
-transaction is half as large all the same, because it may be the one that the server or the network
-did not bear.
+If the database was lost meanwhile, no message is at fault, and none is searched for. The next
+transaction is still half as large, because the server or the network may not have borne the last.
 """
 
 from collections.abc import Sequence

@@ -56,7 +56,7 @@ class Deaths:
 
     @contextmanager
     def permit(self, one_at_a_time: bool, stop: Stop) -> Iterator[bool]:
-        """Around the next transaction; give whether it may run, or it is time to stop.
+        """Let the next transaction run; give False if it is time to stop first.
 
         Of messages that may have ended a process, one at a time is handled in all of a process; by
         itself where others in flight may have ended it as well.

@@ -62,7 +62,7 @@ class Suspects:
 
     @contextmanager
     def beside(self, stop: Stop, beat: Callable[[], None]) -> Iterator[bool]:
-        """Around what runs as a batch does; give whether it may, or it is time to stop first."""
+        """Let something run as a batch does; give False if it is time to stop first."""
         begins = self.begin_batch(stop, beat)
         try:
             yield begins

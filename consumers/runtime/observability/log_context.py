@@ -37,7 +37,7 @@ class LogContext:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Around calls of the component's code; afterwards the variables are as they were."""
+        """Run calls of the component's code; afterwards the variables are as they were."""
         tokens = [(variable, variable.set(...)) for variable in _VARIABLES]
         self.leave_message()
         try:

@@ -37,7 +37,7 @@ def leaves_of(hint: Any) -> Any:
 
 
 def accepts(hint: Any, class_: type | None) -> bool:
-    """Return whether a type hint accepts an argument of a class; in doubt it does."""
+    """Return whether a type hint accepts an argument of a class; True if unclear."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return accepts(arguments[0], class_)

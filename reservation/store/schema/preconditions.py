@@ -1,6 +1,6 @@
 """Preconditions of a store for a consumer's writes, and repairs of its sequence.
 
-It is checked on each new connection. A missing right is found before a batch fails because of it,
+Each new connection is checked. A missing right is found before a batch fails because of it,
 and the error names it as the consumer's. A sequence behind the log is found before a write takes a
 position that happens to be free and that consumers may have passed.
 """
