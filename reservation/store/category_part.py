@@ -10,7 +10,7 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CategoryPart:
-    """What is to be read of a category.
+    """The part of a category to read.
 
     Attributes:
         after: the global position up to which all messages have been handled.
