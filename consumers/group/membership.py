@@ -45,7 +45,7 @@ def new_worker() -> str:
 
 
 class Membership:
-    """What one process holds of a group, from joining it to leaving it.
+    """A process's membership of a group, from joining to leaving it.
 
     Attributes:
         positions: the partitions that it holds, as of the last `rebalance`.
