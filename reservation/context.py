@@ -34,8 +34,8 @@ M = TypeVar("M")
 def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
     """Return the error of a message whose place in the sequence says nothing of its entity's."""
     return IdempotenceKeyError(
-        f"Cannot handle {message} in order: later messages of {printable(entity_stream)} may have "
-        f"been handled already, because its stream is in another partition than that entity, or "
+        f"Cannot handle {message}: later messages of {printable(entity_stream)} may have been "
+        f"handled already, because its stream is in another partition than that entity, or "
         f"the entity did not wait for its dead letter; send it again to a stream whose id begins "
         f"with the entity's, and discard the letter"
     )

@@ -214,7 +214,10 @@ def test_check_names_the_events_that_are_annotated_and_not_declared():
     with pytest.raises(DeclarationError) as caught:
         component.check()
     problem = str(caught.value)
-    assert "not declared: CoinPut (of Begin), Refused (of Begin); declare @jar.project" in problem
+    assert (
+        "not declared: CoinPut (of Begin), Refused (of Begin); declare each with @jar.project"
+        in problem
+    )
     component.message(CoinPut)
     component.ignore("Refused")
     component.check()
