@@ -48,7 +48,7 @@ message_store.category(coalesce(m.metadata->>'correlationStreamName', m.metadata
 m.data->>{id}
 
 -- name: entity_data
--- Only where the component's own code tells which entity a message is for does it travel.
+-- Data is transferred only where the component's own code finds a message's entity.
 CASE WHEN (CASE {category} {decoded} END)::boolean THEN m.data::text END
 
 -- name: is_decoded

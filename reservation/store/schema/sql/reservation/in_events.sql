@@ -1,7 +1,7 @@
 -- What the events of entities say of the messages that caused them.
 
--- Of each stream the events that were stored after a global position, from its end backwards, so that a
--- long stream is not read: what brought about an event was stored before it.
+-- Of each stream the events stored after a global position, read backwards from its end, so that a
+-- long stream is not read whole: the cause of an event was stored before it.
 CREATE OR REPLACE FUNCTION reservation.newer_causes(stream_names text[], after bigint[])
 RETURNS TABLE (stream_name text, message_id text, source text, sequence bigint)
 LANGUAGE plpgsql STABLE

@@ -8,13 +8,13 @@
 -- those wrote; and a writer that comes later does not get the lock, and notifies. A writer keeps its
 -- lock to the end of its transaction, or of the savepoint that its message goes away with.
 --
--- A writer never waits here. The lock of a category is in parts: a writer takes the part that its
--- session goes by, and who waits takes them all. Else two writers would each take the other for
--- somebody who waits; also where the lock of the category lets one write at a time, because a
--- transaction that ends lets go of its locks one after another. There are few locks, so that a
--- transaction that writes to thousands of categories does not use up the server's: 256 of 16 parts.
--- Those that share one only cause a notification too many. Keys of two numbers are apart from those
--- of one, which the locks of categories have. The first number is the first 32 bits of the MD5 of
+-- A writer never waits here. The lock of a category has parts: a writer takes the part of its
+-- session, and a reader that waits takes all. Otherwise two writers would each take the other for a
+-- reader that waits, even where the lock of the category lets one write at a time, because a
+-- transaction that ends releases its locks one after another. There are few locks, 256 of 16 parts,
+-- so that a transaction that writes to thousands of categories does not use up the server's. Those
+-- that share one only cause needless notices. Keys of two numbers are distinct from those of one,
+-- which the locks of categories have. The first number is the first 32 bits of the MD5 of
 -- "reservation notice".
 
 CREATE OR REPLACE FUNCTION reservation.notice_channel(category text) RETURNS text

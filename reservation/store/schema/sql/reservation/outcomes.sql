@@ -84,8 +84,8 @@ BEGIN
       cause_position := reservation.causation(event.metadata);
       cause_stream := event.metadata->>'causationMessageStreamName';
       IF message_store.category(cause_stream) IS DISTINCT FROM asked THEN
-        -- With something that no command of the category brought about. Whoever has sent no such command
-        -- is not to learn that the stream exists.
+        -- Something else than a command of the category started the stream. Who has sent no such
+        -- command must not learn that it exists.
         state := CASE WHEN EXISTS (SELECT FROM reservation.asked_open_command(question, consumer))
                       THEN 'conflict' ELSE 'unknown' END;
         RETURN NEXT;

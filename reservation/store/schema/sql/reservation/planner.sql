@@ -1,8 +1,7 @@
--- How the functions are planned, whatever the planner knows of the tables: by the index that each statement
--- is written for, in as many steps as it has rows to find. Where the planner knows nothing of a category yet,
--- it would rather sort all that is left of it for every batch than walk the index that has it in order; and
--- where it takes a category for a large one, it would walk the whole log. Parallel workers, which it would
--- have for a large category, take longer to start than a batch takes to read.
+-- The functions are planned by the index that each statement is written for, whatever the planner
+-- knows of the tables. With no statistics of a category it would sort the rest of it for every
+-- batch, instead of walking the index that has it in order. If it took a category for a large one,
+-- it would walk the whole log, or start parallel workers, which takes longer than reading a batch.
 --
 -- This runs after the functions are made: CREATE OR REPLACE takes away what ALTER has set.
 DO $$
