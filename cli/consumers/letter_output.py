@@ -30,7 +30,7 @@ WHEN_RETRIED = (
 
 
 def correction_as_json(correction: Correction, with_data: bool) -> dict[str, Any]:
-    """Return what a letter was given as JSON has it; the data only on request."""
+    """Return what a letter was given, as JSON; the data only on request."""
     shown: dict[str, Any] = {
         "by": correction.by,
         "onBehalfOf": correction.on_behalf_of,
@@ -134,7 +134,7 @@ def _decision(decision: LetterDecision) -> str:
 
 
 def decision_as_json(decision: LetterDecision) -> dict[str, Any]:
-    """Return what somebody decided about a letter, as JSON has it."""
+    """Return a decision about a letter, as JSON."""
     return _values(decision)
 
 
@@ -144,7 +144,7 @@ def _visible(text: str) -> str:
 
 
 def as_json(letter: Letter) -> dict[str, Any]:
-    """Return a dead letter as JSON has it."""
+    """Return a dead letter as JSON."""
     return _values(letter)
 
 
@@ -156,12 +156,12 @@ def _values(one: Letter | LetterDecision) -> dict[str, Any]:
 
 
 def raised_as_json(raised: Raised) -> dict[str, Any]:
-    """Return what is kept of an exception, as JSON has it."""
+    """Return the stored exception as JSON."""
     return {"errorText": raised.error_text, "errorTraceback": raised.error_traceback}
 
 
 def content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
-    """Return a message as JSON has it; its data only on request."""
+    """Return a message as JSON; its data only on request."""
     shown = {
         "time": content.time and content.time.isoformat(),
         "position": content.position,

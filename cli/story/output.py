@@ -30,7 +30,7 @@ def print_story(text: str, with_data: bool, database_url: str, as_json: bool) ->
 
 
 def story_as_json(story: Story, with_data: bool) -> dict[str, Any]:
-    """Return a story as JSON has it; the data of messages only on request."""
+    """Return a story as JSON; the data of messages only on request."""
     entries = [_entry_as_json(entry, with_data) for entry in story.entries]
     return {"text": story.text, "entries": entries, "notes": list(story.notes)}
 

@@ -85,7 +85,7 @@ class Effects:
         self.written += len(row.data)
 
     def add_effects(self, effects: "Effects") -> None:
-        """Add what one message brings about."""
+        """Add the effects of one message."""
         self.writes += effects.writes
         self.further += effects.further
         self.conditional |= effects.conditional

@@ -89,7 +89,7 @@ class DeadLetters:
 
     @property
     def has_open(self) -> Request:
-        """What tells whether there may be a letter behind which messages wait."""
+        """Asks whether there may be a letter behind which messages wait."""
         return Request(_QUERIES["has_open"], self._names)
 
     def heads(self, connection: Connection[Any], entities: Collection[str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Deciding what each message of a batch brings about; nothing here writes to the log."""
+"""Deciding on the effects of a batch's messages; nothing here writes to the log."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -351,7 +351,7 @@ class Handling:
         self._context.log_context.leave_message()
 
     def _in_order(self, decoded: Sequence[Decoded], effects: Effects, blocking: Blocking) -> None:
-        """Handle the messages of a batch one after the other, and collect what they bring about."""
+        """Handle the messages of a batch one after the other, and collect their effects."""
         heads, whose = blocking.heads, self._decoding.whose
         may_end = blocking.policy.tried is None
         for item in decoded:

@@ -132,7 +132,7 @@ def decide(
     metadata: Metadata | None,
     version: int | None,
 ) -> EncodedEffects:
-    """Return what a handler brings about, encoded and checked."""
+    """Return the effects of a handler, encoded and checked."""
     declared = declarations(component)
     written = declared.types.written
     if context.scheduled:
@@ -170,7 +170,7 @@ def decide_with_state(
     context: Context,
     state: object,
 ) -> tuple[EncodedEffects, str]:
-    """Return what a handler with a state brings about, and the state as JSON text."""
+    """Return the effects of a handler with a state, and the state as JSON text."""
     declared = declarations(component)
     written = declared.types.written
     rows = encode_events(events, message, entity_stream, written=written)

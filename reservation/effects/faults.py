@@ -45,12 +45,12 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def handler_raised(message: StoredMessage, error: BaseException) -> str:
-    """Return what is said of a handler that raised."""
+    """Return the error of a handler that raised."""
     return f"The handler of {message} raised {describe(error)}"
 
 
 def conflict(message: StoredMessage, key_stream: str) -> str:
-    """Return what is said of a command whose key a command of different content has."""
+    """Return the error of a command with the key of one of different content."""
     return (
         f"{message} has the key of {printable(key_stream)}, and other content than the command "
         f"that was there first"

@@ -99,7 +99,7 @@ class MessageTypes:
         return self._names[type_]
 
     def upcasters(self, name: str) -> list[Any]:
-        """Return what tells the upcasters of a stored type from others: their code."""
+        """Return the identity of the upcasters of a stored type: their code."""
         type_ = self._types[name]
         steps = self._chains[type_].steps if type_ in self._chains else []
         return [[step.to, code_of(step.upcast), code_of(step.when)] for step in steps]
@@ -109,7 +109,7 @@ class MessageTypes:
         return name in self._chain_of
 
     def written(self, type_: type) -> Written:
-        """Return how messages of a class are written, be it registered or not."""
+        """Return how messages of a class are written, registered or not."""
         written = written_as(type_)
         name = self._stored_as.get(type_, written.name)
         return written if name == written.name else Written(name, written.version)

@@ -189,7 +189,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def code_of(function: object) -> list[Any]:
-    """Return what a function consists of, as JSON has it: the same in every process.
+    """Return what a function consists of, as JSON: the same in every process.
 
     What it calls is not part of it, and neither are its name and the place where it is.
     """

@@ -116,9 +116,9 @@ def translation(error: psycopg.Error, expects: Collection[str] | None = None) ->
 
 
 def environmental(error: psycopg.Error) -> StoreError:
-    """Return the error for a statement of ours that carries nothing of what messages bring about.
+    """Return the error for a statement of ours that carries no effects of messages.
 
-    It may be sent together with statements that do, for whose refusal the messages are to blame.
+    It may be sent together with statements that do; if those are refused, messages are to blame.
     """
     reason = translation(error)
     if isinstance(reason, RefusedError):

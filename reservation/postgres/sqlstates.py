@@ -99,7 +99,7 @@ def fault_at_commit(error: psycopg.Error) -> Fault:
     """Return whose fault it is that a transaction was not committed, in which handlers ran.
 
     Nothing of ours is deferred to the commit. So an error that code of a database raises, also in a
-    class of its own, is that of a trigger which what the messages brought about has set off.
+    class of its own, is that of a trigger which the effects of the messages have fired.
     """
     if error.sqlstate is not None and _OF_THE_SERVER.match(error.sqlstate) is None:
         return Fault.MESSAGE

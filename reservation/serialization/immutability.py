@@ -1,8 +1,8 @@
 """Values that never change, so that nobody needs a copy of them.
 
 The annotations of a class decide that, once: to look at each of many parts would take as long as to
-copy them. What a class says of its own fields is compared with the values that are
-in them; what it says of the parts of a collection is relied on.
+copy them. What a class says of its own fields is compared with the values that are in them; what it
+says of the parts of a collection is relied on.
 """
 
 import dataclasses

@@ -70,7 +70,7 @@ def call(
     connection: Connection[Any] | None = None,
     version: int | None = None,
 ) -> Call:
-    """Call the handler of a message, and encode and apply what it brings about."""
+    """Call the handler of a message, and encode and apply its effects."""
     table = declarations(component)
     keeps_state = message.type in declared.state_based
     awaited = message.type in declared.concurrency

@@ -44,7 +44,7 @@ def code_of_component(component: Component) -> str:
 
 
 def _of_entities(component: Component) -> Iterator[list[Any]]:
-    """Yield what tells which entity a message is for, where that is not a value of its data."""
+    """Yield the code that finds a message's entity, where that is not a value of its data."""
     declared = declarations(component)
     for category, names in Declaration.of(component).decoded_entities.items():
         subscribed = declared.others.get(category)

@@ -22,7 +22,7 @@ from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
 from spark_jobs.common.declaration import Declaration
 
-# The entity of a message where the component's own code cannot tell it; no stream is named so.
+# The entity of a message where the component's own code cannot find it; no stream is named so.
 ANY = ""
 
 # A function on Spark's workers from the batches of one DataFrame to those of another.
@@ -142,7 +142,7 @@ def keys(
 
 
 def entity_streams(app: str, app_dir: Path | None) -> Callable[..., Column]:
-    """Return what gives the stream of the entity that a message is for, where only code tells it.
+    """Return a function of Spark for the stream of a message's entity, if only code can find it.
 
     It takes the columns ``category``, ``type``, ``version`` and ``entity_data``. The stream is null
     where the last is, and `ANY` where the code of today cannot tell it.

@@ -59,8 +59,8 @@ class Sorted:
 def identified(findings: DataFrame, component: str) -> DataFrame:
     """Add the ``id`` of each finding.
 
-    It names the kind and the global position, and a hash of the component and of the message's id
-    tells another component, or another log.
+    It has the kind, the global position, and a hash of the component and of the message's id,
+    which differs in another component or log.
     """
     of = F.sha2(F.concat_ws("\n", F.lit(component), "message_id"), 256)
     id_ = F.concat_ws(

@@ -165,7 +165,7 @@ def _samples(report: Report) -> Table:
 
 
 def _table_of_findings(title: str, *more: str) -> Table:
-    """Return an empty table, which leaves out what the ids tell: positions, and each message."""
+    """Return an empty table, which leaves out what ids contain: positions, and each message."""
     table = Table(title=title)
     table.add_column("id", no_wrap=True)  # it is copied from here
     for column in ("key", "type", "stream", *more):

@@ -175,7 +175,7 @@ class Snapshot:
         return [name for name in names if self.has_positions or passes_in(name) is None]
 
     def passes(self, consumer: str) -> tuple[int, ...]:
-        """Return what tells whether a consumer has recorded passes, or lost some."""
+        """Return numbers that change if a consumer has recorded or lost passes."""
         if not self.has_positions:
             return ()
         with translated():

@@ -1,6 +1,6 @@
 """The process that Spark forks its Python workers from, with what they need imported beforehand.
 
-Spark's own imports nothing, so that each worker does by itself, which takes it a second.
+Spark's own daemon imports nothing, so each worker would, and would take a second for it.
 """
 
 import adbc_driver_postgresql.dbapi  # noqa: F401

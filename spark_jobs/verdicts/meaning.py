@@ -1,10 +1,10 @@
 """Pairs of messages that differ as they are stored, compared by what they mean today.
 
-What a job finds to be different may still be the same: it was sent under a former name, in a former
-shape, or without a field that has a default. The messages of such pairs are read with their data,
-which nothing else is, and compared by the code of the component on Spark's workers, as the
-consumers do it. What cannot be decoded stays different. Where the letter of a command was given
-other data, what means the same as one of its two contents is a reissue of it.
+Messages that a job finds to differ may still mean the same: one was sent under a former name, in a
+former shape, or without a field that has a default. Only the messages of such pairs are read with
+their data, and are compared by the component's code on Spark's workers, as consumers do it. What
+cannot be decoded stays different. If the letter of a command was given other data, a command that
+means the same as either content is a reissue of it.
 
 For messages that differ, the names of the fields are returned, and the values if asked for.
 """

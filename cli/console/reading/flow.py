@@ -1,4 +1,4 @@
-"""Each component as a flow: what comes in, what is copied, what it brings about, who reads that.
+"""Each component as a flow: what comes in, what is copied, its effects, and who reads these.
 
 A declaration says which category holds what. Where none was given, the names do: the commands of
 ``account`` are in ``account:command``, what else it reads is of others if another component is

@@ -1,11 +1,11 @@
 """The messages of the next transaction, once one has failed.
 
-Where the error names a message, and what its handler did could not be undone by itself, the
+If the error names a message, and the work of its handler could not be undone separately, the
 transaction is run again up to that message, which is set aside without being tried. A refused
-statement or commit names none. Then the next transaction is half as large, until it is committed or
-has one message; of those that are left of the failed one, half make up the next. After a death of
-the process each message is handled by itself, because an attempt at more than one could not be
-counted for the message that is at fault.
+statement or commit names none. Then transactions are halved until one is committed or has one
+message; each next one has half of the messages left of the failed one. After a death of the process
+each message is handled by itself, because an attempt at several could not be counted for the one
+that is at fault.
 
 Once the message is found, each transaction is up to twice as large as the one before.
 

@@ -184,7 +184,7 @@ class PythonProcess:
 def settings(
     app: str, app_dir: Path | None, allowed: Collection[str], *, reverses: bool
 ) -> Setting:
-    """Return what every interpreter is told."""
+    """Return the setting of interpreters."""
     here = str(Path(__file__).resolve().parents[3])
     path = [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
     if app_dir is not None:

@@ -89,8 +89,8 @@ class Verdicts:
     def batched(self, found: Iterable[ContentDifference], where: str) -> None:
         """Take what differs between messages that share a batch, and those that do not.
 
-        What a message brings about is written when its batch is decided on, so a later message of
-        the batch that reads it by itself does not see it.
+        Effects are written once a batch is decided on, so a handler that itself reads those of an
+        earlier message of its batch does not see them.
         """
         for difference in found:
             self._judge(difference, BugKind.IGNORED_VERSION, where)

@@ -1,8 +1,8 @@
 """Preconditions of a store for a consumer's writes, and repairs of its sequence.
 
-Each new connection is checked. A missing right is found before a batch fails because of it,
-and the error names it as the consumer's. A sequence behind the log is found before a write takes a
-position that happens to be free and that consumers may have passed.
+Each new connection is checked. A missing right is found before a batch fails because of it, and the
+error names it as the consumer's. A sequence behind the log is found before a write takes a position
+that happens to be free and that consumers may have passed.
 """
 
 from dataclasses import dataclass
