@@ -98,7 +98,7 @@ class RetryTransaction:
                 recheck=recheck,
                 policy=policy,
             )
-            positions.hold(self._connection, {letter.partition for letter in letters})
+            positions.lock(self._connection, {letter.partition for letter in letters})
             aside = {letter.message.global_position for letter in effects.letters}
             handled = [letter for letter in letters if letter.global_position not in aside]
             self._dead_letters.mark_handled(self._connection, handled)

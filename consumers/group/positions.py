@@ -204,12 +204,12 @@ class HeldPartitions:
                 },
             )
 
-    def hold(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
+    def lock(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
         """Keep partitions from being taken over until the end of the transaction."""
         wanted = sorted(partitions)
         with translated():
             rows = connection.execute(
-                _QUERIES["hold"],
+                _QUERIES["lock_positions"],
                 {
                     "consumer": self.consumer,
                     "category": self.category,

@@ -53,7 +53,7 @@ WHERE l.consumer = %(consumer)s AND l.category = %(category)s
     SELECT * FROM unnest(%(partitions)s::integer[], %(epochs)s::bigint[]))
   AND l.attempted = %(global_position)s AND l.attempts > 0
 
--- name: hold
+-- name: lock_positions
 -- With the same lock, and the same limit to a pause, as when a position is moved.
 WITH limited AS (
   SELECT set_config('idle_in_transaction_session_timeout', %(longest_pause)s, true)

@@ -206,7 +206,9 @@ class MessageHandling:
             replies_to=declarations(self._component).replies_to,
         )
 
-    def seen(self, item: Decoded, stream_name: str, effects: Effects, context: Context) -> object:
+    def inputs_of(
+        self, item: Decoded, stream_name: str, effects: Effects, context: Context
+    ) -> object:
         """Return what the async handler of a message sees, to compare it with what it saw."""
         of_state, version = None, None
         if isinstance(context, StateContext):

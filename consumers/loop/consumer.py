@@ -219,7 +219,7 @@ class Consumer:
         look, retry = True, False
         while not stop.requested:
             self._calls.run(connection, stop, 0.0)
-            waits, is_due = self._running.holds_up, bool(self._running.due())
+            waits, is_due = self._running.must_pause, bool(self._running.due())
             if membership.due or not (look or is_due):
                 self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
                 look = look or membership.behind

@@ -38,33 +38,33 @@ class AsyncCall:
     Attributes:
         stream_name: the stream of its message.
         entity: behind which later messages of its entity are parked.
-        seen: what the handler saw; if that has changed, its outcome is of no use.
+        inputs: what the handler saw; if that has changed, its outcome is of no use.
         ordering_keys: what its message shares with others that must be handled after it.
         context: the handler's context.
         task: what gives its outcome.
         is_letter: whether a commit has passed its message.
         is_cancelled: whether it was cancelled, and has no outcome.
-        is_over: whether it was forgotten, because what became of its message is committed, or is
-            for another process to find out.
+        is_forgotten: whether it was forgotten, because the outcome of its message is committed, or
+            is for another process to find out.
     """
 
     stream_name: str
     entity: str | None
-    seen: object
+    inputs: object
     ordering_keys: frozenset[Hashable]
     context: Any
     task: "asyncio.Task[CallResult | None]"
     is_letter: bool = False
     is_cancelled: bool = False
-    is_over: bool = False
+    is_forgotten: bool = False
 
     def is_running(self) -> bool:
         """Return whether it has not ended."""
         return not self.task.done()
 
-    def holds(self) -> bool:
+    def blocks(self) -> bool:
         """Return whether messages that may repeat its own wait for it: until it was forgotten."""
-        return not self.is_over
+        return not self.is_forgotten
 
 
 class RunningCalls:
@@ -88,7 +88,9 @@ class RunningCalls:
         self._calls: dict[int, AsyncCall] = {}
         self._taken: Counter[Hashable] = Counter()
         self._limits: dict[Hashable, int] = {}
-        self._held: dict[int, Callable[[], bool]] = {}  # letters that wait for a place or a call
+        self._postponed: dict[
+            int, Callable[[], bool]
+        ] = {}  # letters
         self._parked: set[int] = set()
 
     def __bool__(self) -> bool:
@@ -101,21 +103,23 @@ class RunningCalls:
         return sum(call.is_letter for call in self._calls.values())
 
     @property
-    def holds_up(self) -> bool:
+    def must_pause(self) -> bool:
         """Whether to read no further until calls have ended."""
         if self.is_cut is not None and self.is_cut():
             return True
-        return self.letters + len(self._held) + len(self._parked) >= MOST_WAITING and bool(self)
+        return self.letters + len(self._postponed) + len(self._parked) >= MOST_WAITING and bool(
+            self
+        )
 
     def excluded(self) -> list[int]:
         """Return which letters are not due, although they are in the store."""
         running = [at for at, call in self._calls.items() if call.is_running()]
-        return [*running, *(at for at, is_held in self._held.items() if is_held())]
+        return [*running, *(at for at, must_wait in self._postponed.items() if must_wait())]
 
     def due(self) -> set[int]:
         """Return which letters waited for calls, and do so no longer."""
         ended = {at for at, call in self._calls.items() if call.is_letter and not call.is_running()}
-        return ended | {at for at, is_held in self._held.items() if not is_held()}
+        return ended | {at for at, must_wait in self._postponed.items() if not must_wait()}
 
     def ended(self, position: int) -> AsyncCall | None:
         """Return the call for a message, if there was one and it has ended."""
@@ -169,16 +173,16 @@ class RunningCalls:
     def keep(
         self,
         positions: Iterable[int],
-        held: Mapping[int, Callable[[], bool]],
+        postponed: Mapping[int, Callable[[], bool]],
         parked: Iterable[int],
     ) -> None:
         """Note a commit: which messages have calls that go on, and which wait for such."""
         for position in positions:
             self._calls[position].is_letter = True
-            self._held.pop(position, None)
+            self._postponed.pop(position, None)
             self._parked.discard(position)
-        self._held.update(held)
-        self._parked -= held.keys()
+        self._postponed.update(postponed)
+        self._parked -= postponed.keys()
         self._parked.update(parked)
 
     def drop(self, positions: Iterable[int]) -> None:
@@ -192,7 +196,7 @@ class RunningCalls:
 
     def forget(self) -> None:
         """Cancel and forget everything: somebody else may handle the messages."""
-        self.drop([*self._calls, *self._held, *self._parked])
+        self.drop([*self._calls, *self._postponed, *self._parked])
 
     def streams(self) -> dict[int, str]:
         """Return the streams of the messages that have calls, by their global positions."""
@@ -200,12 +204,12 @@ class RunningCalls:
 
     def _forget(self, position: int) -> "asyncio.Task[CallResult | None] | None":
         """Forget a message; return its call if that goes on."""
-        self._held.pop(position, None)
+        self._postponed.pop(position, None)
         self._parked.discard(position)
         call = self._calls.pop(position, None)
         if call is None:
             return None
-        call.is_over = True
+        call.is_forgotten = True
         if not call.is_running():
             return None
         call.is_cancelled = True

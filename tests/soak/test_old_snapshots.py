@@ -81,7 +81,7 @@ def statements(store, member):
         "move": lambda c: exchange(c, [positions.advance(positions.next(), 2, message.id)]),
         "attempt": lambda c: positions.attempt(c, message),
         "take back": lambda c: positions.uncount_attempt(c, message),
-        "hold": lambda c: positions.hold(c, range(SIZE)),
+        "hold": lambda c: positions.lock(c, range(SIZE)),
         "drained": lambda c: is_drained(c, "account", CATEGORY),
         "renew": lambda c: c.execute("SELECT reservation.renew_lease(%s, %s)", [member, LEASE]),
         "turn": lambda c: rebalance(c, member),

@@ -36,7 +36,7 @@ class _Waiting:
     """The messages decided on last that wait for calls, by their global positions."""
 
     running: list[int] = field(default_factory=list)
-    held: dict[int, Callable[[], bool]] = field(default_factory=dict)
+    postponed: dict[int, Callable[[], bool]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
 
 
@@ -94,9 +94,9 @@ class ConcurrentHandling:
     def committed(self, messages: Sequence[StoredMessage]) -> None:
         """Note that what was decided on messages is committed."""
         waiting, running = self._waiting, self._running
-        left = {*waiting.running, *waiting.held, *waiting.parked}
+        left = {*waiting.running, *waiting.postponed, *waiting.parked}
         running.drop(one.global_position for one in messages if one.global_position not in left)
-        running.keep(waiting.running, waiting.held, waiting.parked)
+        running.keep(waiting.running, waiting.postponed, waiting.parked)
         self._context.in_flight.runs(running.letters)
         self.begin()
 
@@ -135,7 +135,7 @@ class ConcurrentHandling:
         left_out = None
         if blocking.policy.tried is None:
             left_out = first_left_out(slots)
-            self._running.is_cut = None if left_out is None else left_out.is_held
+            self._running.is_cut = None if left_out is None else left_out.must_wait
         for slot in slots:
             if slot is left_out:
                 batch_effects.ends_before = slot.item.message
@@ -153,8 +153,8 @@ class ConcurrentHandling:
                 blocking.runs(message, entity)
                 if slot.call is not None:
                     self._waiting.running.append(message.global_position)
-                elif slot.is_held is not None:
-                    self._waiting.held[message.global_position] = slot.is_held
+                elif slot.must_wait is not None:
+                    self._waiting.postponed[message.global_position] = slot.must_wait
             elif item.key_stream is not None:
                 batch_effects.add_reservation(message, item.key_stream, item.former_stream)
             elif effects is not None and effects is not batch_effects:

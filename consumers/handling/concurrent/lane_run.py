@@ -101,10 +101,10 @@ class LaneRun:
     ) -> None:
         """Leave a lane with the call that it is in."""
         item, message, messages = slot.item, slot.item.message, self._messages
-        seen = messages.seen(item, str(item.entity_stream), self._batch_effects, context)
+        inputs = messages.inputs_of(item, str(item.entity_stream), self._batch_effects, context)
         entity = self._whose(message, item)
         slot.call = lane.call = AsyncCall(
-            message.stream_name, entity, seen, slot.ordering_keys, context, task
+            message.stream_name, entity, inputs, slot.ordering_keys, context, task
         )
         self._running.add(message.global_position, slot.call)
         messages.forget_handled(item, self._batch_effects)
@@ -137,7 +137,7 @@ class LaneRun:
         if slot.item.entity_stream in lane.ended:
             return False
         if lane.before is not None:
-            slot.hold(lane.before)
+            slot.wait_behind(lane.before)
             return False
         return True
 
@@ -169,7 +169,7 @@ class LaneRun:
         if self._waits_for_call(slot):
             return False
         if not await self._admission.enter(slot.ordinal, None):
-            slot.is_held, slot.is_refused = _never, True
+            slot.must_wait, slot.is_refused = _never, True
             return False
         try:
             with self._loop.blocking():
@@ -189,14 +189,14 @@ class LaneRun:
             if messages.passes(item, stream_name, effects):
                 return True
             context = messages.context_of(item, stream_name, effects)
-            if former.seen == messages.seen(item, stream_name, effects, context):
+            if former.inputs == messages.inputs_of(item, stream_name, effects, context):
                 return self._use(slot, stream_name, effects, former.context, former.task.result())
             messages.forget_handled(item, effects)
             running.drop([item.message.global_position])
         if self._waits_for_call(slot):
             return False
         if not await self._admission.enter(slot.ordinal, kind):
-            slot.is_held = lambda: running.closed or not running.has_place(kind)
+            slot.must_wait = lambda: running.closed or not running.has_place(kind)
             slot.is_refused = True
             return False
         try:
@@ -217,7 +217,7 @@ class LaneRun:
         """Return whether a message waits for a call of a passed one that it may repeat."""
         call = self._running.blocking_call(slot.ordering_keys, self._handled)
         if call is not None:
-            slot.is_held = call.holds
+            slot.must_wait = call.blocks
         return call is not None
 
     async def _outcome(

@@ -23,8 +23,8 @@ class Slot:
         called: of one whose handler is not async, set once it will not be called any more.
         ordering_keys: what it shares with messages that must be handled one after the other.
         call: its async call, if that goes on.
-        is_held: whether it still waits for what it was not called for; None if it was, or if it is
-            parked.
+        must_wait: whether it still waits for what it was not called for; None if it was called, or
+            is parked.
         is_refused: whether that is its turn, so that the batch may end before it. Else it is the
             call for a message that it may repeat.
     """
@@ -36,20 +36,20 @@ class Slot:
     called: asyncio.Event | None = None
     ordering_keys: frozenset[Hashable] = frozenset()
     call: AsyncCall | None = None
-    is_held: Callable[[], bool] | None = None
+    must_wait: Callable[[], bool] | None = None
     is_refused: bool = False
 
     @property
     def waits(self) -> bool:
         """Whether it is to be handled when calls have ended."""
-        return self.call is not None or self.is_held is not None
+        return self.call is not None or self.must_wait is not None
 
-    def hold(self, behind: "Slot") -> None:
+    def wait_behind(self, behind: "Slot") -> None:
         """Let it wait for what another one waits for, which it may repeat."""
         if behind.call is not None:
-            self.is_held = behind.call.holds
+            self.must_wait = behind.call.blocks
         else:
-            self.is_held, self.is_refused = behind.is_held, behind.is_refused
+            self.must_wait, self.is_refused = behind.must_wait, behind.is_refused
 
 
 @dataclass(slots=True, eq=False)
