@@ -65,7 +65,7 @@ class Drained:
 
     @property
     def messages(self) -> int:
-        """How many messages there were; one that was reserved is another one as its copy."""
+        """The number of messages; one that was reserved is another one as its copy."""
         return self.counts.total()
 
 

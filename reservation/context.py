@@ -129,7 +129,7 @@ class Context:
 
     @property
     def time(self) -> datetime:
-        """When the message that is handled was stored, in UTC; the same at every handling.
+        """The time of storing the handled message, in UTC; the same at every handling.
 
         For a reserved command that is when it was reserved.
         """
@@ -144,7 +144,7 @@ class Context:
 
     @property
     def given(self) -> HandlerInputs:
-        """What the handler has been given, now or at an earlier handling."""
+        """The inputs given to the handler, now or at an earlier handling."""
         if self._given is None:
             seed = uuid.uuid5(uuid.UUID(self.message.id), "\n\nrandom").hex
             self._given = HandlerInputs(self._time(), seed)

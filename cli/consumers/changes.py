@@ -31,7 +31,7 @@ class Removal:
 
     @property
     def summary(self) -> str:
-        """What is removed, in words."""
+        """The removal, in words."""
         return f"forgets {counted(self.remembered)}"
 
 

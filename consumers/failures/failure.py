@@ -178,7 +178,7 @@ class Unhandled:
 
     @property
     def state(self) -> Literal["waiting", "parked", "dead"]:
-        """What it is from now on."""
+        """The state from now on."""
         if self.failure.reason is Reason.PARKED:
             return "parked"
         return "dead" if self.failure.wait is None else "waiting"

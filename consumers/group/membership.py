@@ -90,12 +90,12 @@ class Membership:
 
     @property
     def wanted(self) -> int:
-        """How many partitions the group is to have; 1 where that is left to the group."""
+        """The group's intended partition count; 1 where that is left to the group."""
         return self._partitions or 1
 
     @property
     def size(self) -> int:
-        """How many partitions the group had when the process joined it; 1 before."""
+        """The number of partitions when the process joined; 1 before."""
         return self._size
 
     @property

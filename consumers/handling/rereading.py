@@ -51,7 +51,7 @@ class Rereading:
 
     @property
     def duplicates(self) -> int:
-        """How many will be duplicates."""
+        """The number of duplicates."""
         return self.recorded + self.in_log
 
 

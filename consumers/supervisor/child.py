@@ -127,7 +127,7 @@ class Child:
 
     @property
     def exit_code(self) -> int:
-        """How it has ended: a status, or the number of a signal below 0."""
+        """Its exit status, or the negative number of a signal."""
         return self._process.wait()
 
     def ask_to_stop(self) -> None:

@@ -113,7 +113,7 @@ class InMemoryStore:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many messages became what, as `consumers.Drained` counts them."""
+        """Messages counted by outcome, as `consumers.Drained` has them."""
         return Counter(one.outcome for one in self.outcomes)
 
     def entity(self, component: Component[E], entity_id: str) -> E:

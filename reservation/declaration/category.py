@@ -121,19 +121,19 @@ class CategoryDeclarations:
 
     @property
     def reservations(self) -> dict[str, Reservation]:
-        """How commands are reserved, by type."""
+        """Commands' reservations, by type."""
         found = {name: one.reservation for name, one in self._records.items()}
         return {name: one for name, one in found.items() if one is not None}
 
     @property
     def strategies(self) -> dict[str, Strategy]:
-        """How repeated messages are recognized that are not reserved, by type."""
+        """The strategies for messages that are not reserved, by type."""
         found = {name: one.once for name, one in self._records.items()}
         return {name: once for name, once in found.items() if once is not None}
 
     @property
     def concurrency(self) -> dict[str, int]:
-        """How many calls may run at a time, by the types with an async handler."""
+        """The limit of calls at a time, by the types with an async handler."""
         found = {name: one.concurrency for name, one in self._records.items()}
         return {name: limit for name, limit in found.items() if limit is not None}
 

@@ -209,7 +209,7 @@ class Declarations:
 
     @property
     def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for no limit."""
+        """The longest window of any state; None for no limit."""
         windows = [
             one.once.window
             for declared in self.all()

@@ -118,7 +118,7 @@ class KeyedRequest:
 
     @property
     def unanswered(self) -> "Problem | Pending | None":
-        """Why the endpoint cannot answer yet; None if it can."""
+        """The reason not to answer yet; None without one."""
         return self._unanswered
 
     async def send(

@@ -90,7 +90,7 @@ class Tally(msgspec.Struct):
 
     @property
     def messages(self) -> int:
-        """How many messages there were."""
+        """The number of messages."""
         return self.others + sum(tally.messages for tally in self.types.values())
 
     def of_type(self, name: str) -> TypeTally | None:

@@ -48,7 +48,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unreadable(self) -> str | None:
-        """Which column of the row cannot be read, and why; None if all can.
+        """The column that cannot be read, and the reason; None if all can.
 
         Its data or metadata is longer than a text can be, or its time is not of the years 1 to
         9999. The text then stands for no JSON, and ``time`` is None.

@@ -66,7 +66,7 @@ class Statement(Generic[T_co]):
 
     @property
     def request(self) -> Request:
-        """What to send."""
+        """The request."""
         return Request(self.query, self.parameters)
 
 

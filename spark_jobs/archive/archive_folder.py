@@ -111,7 +111,7 @@ class Archive:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages of each category are archived."""
+        """The archived messages of each category, counted."""
         return {
             category: sum(
                 run.categories[category].kept.count

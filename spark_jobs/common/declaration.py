@@ -87,7 +87,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
     @property
     def subscriptions(self) -> Subscriptions:
-        """Which messages of other categories are handled."""
+        """The handled messages of other categories."""
         return {} if self.subscribed is msgspec.UNSET else self.subscribed
 
     @property

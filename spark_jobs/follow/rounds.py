@@ -84,7 +84,7 @@ class Follower:
 
     @property
     def standing(self) -> dict[str, int]:
-        """How many reported violations of each kind still exist."""
+        """Reported violations that still exist, counted by kind."""
         manifest = self._state.manifest
         return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
 

@@ -43,7 +43,7 @@ class Threshold:
 
     @property
     def of(self) -> str:
-        """What a percentage is taken of: ``commands``, ``events`` or ``reserved``."""
+        """The base of a percentage: ``commands``, ``events`` or ``reserved``."""
         return _WHOLES.get(self.name, "commands")
 
     def __str__(self) -> str:

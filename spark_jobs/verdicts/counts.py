@@ -22,7 +22,7 @@ class Results:
 
     @property
     def categories(self) -> list[CommandCounts]:
-        """What became of commands, for each pair of categories."""
+        """Outcomes of commands, for each pair of categories."""
         component = self._codes.component
         asking = (MessageKind.COMMAND, MessageKind.INITIATE)
         return [
@@ -40,7 +40,7 @@ class Results:
 
     @property
     def effects(self) -> list[EffectCounts]:
-        """What became of reserved commands, for each of their categories."""
+        """Outcomes of reserved commands, for each of their categories."""
         kinds = (MessageKind.COPY, MessageKind.SILENT)
         return [
             EffectCounts(
@@ -53,7 +53,7 @@ class Results:
 
     @property
     def subscriptions(self) -> list[SubscriptionCounts]:
-        """What became of the messages of other categories."""
+        """Outcomes of the messages of other categories."""
         return [
             SubscriptionCounts(
                 category,
@@ -74,7 +74,7 @@ class Results:
 
     @property
     def deleted(self) -> int:
-        """How many deleted messages consumers stand at."""
+        """The count of deleted messages at positions."""
         return sum(of["deleted"] for of in self._counts.values())
 
     def _sum(self, name: str, number: int, *kinds: MessageKind) -> int:

@@ -41,7 +41,7 @@ class Bisection:
 
     @property
     def limit(self) -> int:
-        """How many messages the next transaction may have."""
+        """The most messages of the next transaction."""
         if self._counted:
             return 1
         return self._named or self._size
