@@ -1,7 +1,7 @@
 """The position of a consumer in its category, which only one process at a time can move.
 
 Each partition of the category has a position of its own: the global position of the last message
-that was handled. It moves in the transaction that commits what the messages brought about, under
+that was handled. It moves in the transaction that commits the effects of the messages, under
 the lock of the partition's lease, if that still has the epoch of the process. A process whose
 partition was taken over, because it was paused or lost the network, therefore commits nothing.
 

@@ -1,4 +1,4 @@
-"""Handling one message: calling its handler, and collecting what that brings about."""
+"""Handling one message: calling its handler, and collecting the effects."""
 
 import contextlib
 from collections.abc import Callable, Sequence

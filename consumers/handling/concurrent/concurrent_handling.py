@@ -62,7 +62,7 @@ class ConcurrentHandling:
         )
 
     def run(self, decoded: Sequence[Decoded], batch_effects: Effects, blocking: Blocking) -> None:
-        """Handle the messages of a batch, and collect what they bring about."""
+        """Handle the messages of a batch, and collect their effects."""
         slots = [Slot(n, item) for n, item in enumerate(decoded)]
         handled = [slot for slot in slots if slot.item.entity_stream is not None]
         in_order = any(slot.item.message.type in self._crossing for slot in handled)

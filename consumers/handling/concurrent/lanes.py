@@ -18,7 +18,7 @@ class Slot:
     Attributes:
         ordinal: its place in the batch.
         item: the message, decoded.
-        effects: what it brings about; None while that is not known.
+        effects: its effects; None while they are not known.
         error: what it failed with, if it is set aside.
         called: of one whose handler is not async, set once it will not be called any more.
         ordering_keys: what it shares with messages that must be handled one after the other.
