@@ -122,7 +122,7 @@ def environmental(error: psycopg.Error) -> StoreError:
     """
     reason = translation(error)
     if isinstance(reason, RefusedError):
-        reason = StoreError(f"The database refused what no message brings about: {reason}")
+        reason = StoreError(f"The database refused a statement of the consumer itself: {reason}")
         reason.__cause__ = error
     return reason
 
@@ -166,8 +166,8 @@ def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreErro
             if _OUR_SCHEMAS.search(text):
                 return MissingObjectError(f"{text}; {INSTALL_HINT}")
             return StoreError(
-                f"The database refused: {text}; code of the database asked for it, such as a "
-                f"trigger on message_store.messages"
+                f"The database refused: {text}; look for code in the database that names it, such "
+                f"as a trigger on message_store.messages"
             )
         case _ if (error.sqlstate or "").startswith("40"):
             return SerializationError(

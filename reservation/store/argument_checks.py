@@ -50,8 +50,8 @@ def check_expected(version: object, stream_name: str) -> None:
         )
     if not -1 <= version < LARGEST:  # type: ignore[operator]  # it is an integer
         raise StoreError(
-            f"The expected version {version} of {stream_name} can be that of no stream; it is the "
-            f"position of the last message, or -1 for a stream that does not exist"
+            f"The expected version {version} of {stream_name} is impossible; give the position of "
+            f"the stream's last message, or -1 for a stream that does not exist"
         )
 
 
@@ -59,8 +59,8 @@ def check_id(message_id: object) -> uuid.UUID:
     """Return the id of a message."""
     if not isinstance(message_id, uuid.UUID):
         raise StoreError(
-            f"The id of a message is a uuid.UUID, not a {_kind(message_id)}; uuid.UUID(text) makes "
-            f"one of a text"
+            f"The id of a message is a uuid.UUID, not a {_kind(message_id)}; convert a str with "
+            f"uuid.UUID(…)"
         )
     return message_id
 
@@ -100,7 +100,9 @@ def check_positions(positions: Iterable[object]) -> None:
 def check_starts(positions: object) -> None:
     """Refuse a mapping of streams to positions at which no read can begin."""
     if not isinstance(positions, Mapping):
-        raise StoreError(f"Positions are a mapping, each by its name, not a {_kind(positions)}")
+        raise StoreError(
+            f"Positions are a mapping of stream names to positions, not a {_kind(positions)}"
+        )
     for name in positions:
         check_name(name)
     check_positions(positions.values())

@@ -145,7 +145,7 @@ def given(
         )
     if not isinstance(entity_id, str | None):
         raise DeclarationError(
-            f"given: the id of an entity is a text, as in the name of its stream; give "
+            f"given: the id of an entity is a str, as in the name of its stream; give "
             f"{str(entity_id)!r}"
         )
     if not isinstance(events, Iterable):
@@ -346,8 +346,8 @@ class Scenario(Generic[Entity]):
             return
         if self._known and stream not in self._known:
             raise DeclarationError(
-                f"when: {type(message).__name__} is for {stream}, of which nothing is given, but "
-                f"of {', '.join(sorted(self._known))}; correct its id, or give "
+                f"when: {type(message).__name__} is for {stream}, and the given streams are "
+                f"{', '.join(sorted(self._known))}; correct its id, or give "
                 f"streams={{{stream!r}: []}} too"
             )
 

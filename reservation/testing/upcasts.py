@@ -66,7 +66,7 @@ def check_upcast(
     today = as_stored(component.name, written.name, codec.encode(first), written.version)
     if not same_content(first, component.decode(today)):
         raise NotDeterministicError(
-            f"The upcasters of {class_.__name__} change a message that has the shape of today; "
+            f"The upcasters of {class_.__name__} change a message that has the current shape; "
             f"let when= recognize the former shape alone"
         )
     return first

@@ -158,7 +158,7 @@ def test_grants_print_their_sql_and_say_what_a_role_may_do(connection, database_
         (["auditor", "web", "--category", "account:command"], "--category is for a sender"),
         (["sender", "web", "--category", "account-1"], "is the name of a stream"),
         (["writer", "web"], "'writer' is not one of"),
-        (["auditor", "public"], "takes 'public' for no role"),
+        (["auditor", "public"], "'public' is not the name of a role"),
     ],
 )
 def test_grants_that_make_no_sense_are_refused(database_url, arguments, problem):

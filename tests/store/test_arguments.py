@@ -45,7 +45,7 @@ WRITES = {
     "a Write": (
         lambda s: s.write(Write(deposit(), COMMANDS), COMMANDS),
         StoreError,
-        "hand it to write_batch",
+        "pass it to write_batch",
     ),
     "no Writes": (lambda s: s.write_batch([deposit()]), StoreError, "holds Writes, not a Deposit"),
     "no batch": (
@@ -114,7 +114,7 @@ for version in (-2, 2**63 - 1, 2**63):
     WRITES[f"expected {version}"] = (
         lambda s, v=version: s.write(deposit(), COMMANDS, expected_version=v),
         StoreError,
-        f"The expected version {version} of {COMMANDS} can be that of no stream",
+        f"The expected version {version} of {COMMANDS} is impossible; give the",
     )
 
 READS = {
@@ -122,7 +122,11 @@ READS = {
     "last of None": (lambda s: s.last_message(None), StreamNameError, "a str, not a NoneType"),
     "version of None": (lambda s: s.stream_version(None), StreamNameError, "a str, not a NoneType"),
     "streams": (lambda s: s.read_streams({None: 0}), StreamNameError, "a str, not a NoneType"),
-    "stream list": (lambda s: s.read_streams([COMMANDS]), StoreError, "by its name, not a list"),
+    "stream list": (
+        lambda s: s.read_streams([COMMANDS]),
+        StoreError,
+        "names to positions, not a list",
+    ),
     "empty stream": (lambda s: s.read_streams({"": 0}), StreamNameError, "has no category"),
     "streams from": (lambda s: s.read_streams({COMMANDS: True}), StoreError, "int, not a bool"),
     "streams too far": (lambda s: s.read_streams({COMMANDS: 2**63}), StoreError, "no position"),

@@ -397,9 +397,9 @@ REFUSALS = [
     ("40002", SerializationError, "again"),
     ("42501", MissingRightError, "grant"),
     ("42601", StoreError, "refused"),
-    ("3F000", StoreError, "code of the database"),
-    ("42883", StoreError, "code of the database"),
-    ("42P01", StoreError, "code of the database"),
+    ("3F000", StoreError, "code in the database"),
+    ("42883", StoreError, "code in the database"),
+    ("42P01", StoreError, "code in the database"),
     ("P0001", StoreError, "refused"),
 ]
 RAISE = """

@@ -176,9 +176,9 @@ def test_a_role_that_would_keep_more_is_refused_and_left_as_it_was(connection, n
     ("role", "problem"),
     [
         ("message_store", "Message DB's clients"),
-        ("public", "no role"),
-        ("Public", "no role"),
-        ("none", "no role"),
+        ("public", "not the name of a role"),
+        ("Public", "not the name of a role"),
+        ("none", "not the name of a role"),
         ("", "1 to 63 bytes"),
         ("x" * 64, "1 to 63 bytes"),
         ("new\nline", "no control character"),

@@ -252,8 +252,8 @@ def test_the_error_of_a_trigger_is_no_missing_schema(outbox):
         MessageStore(outbox).write(deposit(), COMMANDS)
     assert not isinstance(caught.value, MissingObjectError)
     assert str(caught.value) == (
-        'The database refused: relation "outbox" does not exist; code of the database asked for '
-        "it, such as a trigger on message_store.messages"
+        'The database refused: relation "outbox" does not exist; look for code in the database '
+        "that names it, such as a trigger on message_store.messages"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_timeout_returns_the_outcome_as_it_is(connection, database_url, notice
 @pytest.mark.parametrize("timeout", [-1, "1", None, True, float("nan")])
 def test_a_timeout_that_is_none_is_refused(store, timeout):
     """A timeout is a number of seconds."""
-    with pytest.raises(StoreError, match="is no time to wait"):
+    with pytest.raises(StoreError, match="is not a number of seconds"):
         store.wait_for(take(), till(**INTO), timeout=timeout)
 
 

@@ -309,7 +309,9 @@ def test_what_a_scenario_cannot_be_is_said():
     """Mistakes in the test itself are found, and named."""
     with pytest.raises(DeclarationError, match="loan has no handler for Due"):
         given(loan).when(Due("1"))
-    with pytest.raises(DeclarationError, match="Ask is for loan-2, of which nothing is given"):
+    with pytest.raises(
+        DeclarationError, match="Ask is for loan-2, and the given streams are loan-1"
+    ):
         given(loan, "1", LENT).when(Ask("2"))
     with pytest.raises(DeclarationError, match="and no entity; name it"):
         given(loan, events=LENT)
@@ -323,7 +325,7 @@ def test_what_a_scenario_cannot_be_is_said():
         given(loan, "1").when([Ask("1"), Ask("1")], id=uuid.UUID(int=1))
     with pytest.raises(DeclarationError, match="A class was given to handle; give a message"):
         given(loan).when(Ask)
-    with pytest.raises(DeclarationError, match=r"the id of an entity is a text.* give '1'"):
+    with pytest.raises(DeclarationError, match=r"the id of an entity is a str.* give '1'"):
         given(loan, 1, LENT)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="the events of an entity are a list"):
         given(loan, "1", LENT[0])  # type: ignore[arg-type]

@@ -378,7 +378,7 @@ def test_and_a_predicate_that_recognizes_the_shape_of_today():
             when=lambda data: "celsius" in data,
         )
     )
-    with pytest.raises(NotDeterministicError, match="that has the shape of today; let when="):
+    with pytest.raises(NotDeterministicError, match="that has the current shape; let when="):
         check_upcast(component, Measured, {"sensorId": "1", "celsius": 1})
 
 

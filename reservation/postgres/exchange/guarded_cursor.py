@@ -38,7 +38,7 @@ class GuardedCursor(psycopg.Cursor[Row]):
             refused = refused_of(text) if isinstance(text, str | bytes) else None
             if refused is not None:
                 raise psycopg.ProgrammingError(
-                    f"{refused} is forbidden within the transaction of somebody else"
+                    f"{refused} is forbidden within the consumer's transaction"
                 )
         return super().execute(query, *arguments, **options)
 

@@ -58,7 +58,7 @@ class KeepingConnection(Connection[Any]):
     def _refuse(self, what: str) -> None:
         if self.begun:
             raise psycopg.ProgrammingError(
-                f"{what}() is forbidden within the transaction of somebody else"
+                f"{what}() is forbidden within the consumer's transaction"
             )
 
 

@@ -15,9 +15,7 @@ class Pace:
 
     def __init__(self, timeout: float) -> None:
         if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-            raise StoreError(
-                f"A timeout of {timeout!r} is no time to wait; give it in seconds, 0 or more"
-            )
+            raise StoreError(f"timeout={timeout!r} is not a number of seconds; give 0 or more")
         self._began = time.monotonic()
         self._until = self._began + timeout
 

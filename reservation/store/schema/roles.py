@@ -161,7 +161,7 @@ def _compose(
 def _check_name(role: str) -> None:
     if role.lower() in ("public", "none"):  # the server takes them for no role, quoted or not
         raise StoreError(
-            f"The server takes {role!r} for no role of its own; name the role of one program"
+            f"{role!r} is not the name of a role for the server; name the role of one program"
         )
     if role.startswith("pg_"):
         raise StoreError(f"The role {role} is the server's own; name the role of one program")
@@ -174,7 +174,7 @@ def _check_name(role: str) -> None:
 
 def _check_categories(kind: Kind, categories: Sequence[str]) -> None:
     if kind == "sender" and not categories:
-        raise StoreError("A sender may write to the categories named for it, and none is named")
+        raise StoreError("A sender needs the categories that it may write to; name at least one")
     if kind != "sender" and categories:
         raise StoreError(f"Categories are for senders; {_a(kind)} has the whole store")
     for category in categories:

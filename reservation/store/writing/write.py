@@ -157,7 +157,9 @@ def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadat
 def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:
     """Return the JSON text of a message."""
     if isinstance(message, Write):
-        raise RefusedError(f"A Write is no message for {stream_name}; hand it to write_batch")
+        raise RefusedError(
+            f"Cannot write a Write to {stream_name} as a message; pass it to write_batch"
+        )
     try:
         return codec.encode(message, max_bytes)
     except Exception as error:
