@@ -67,8 +67,8 @@ class Archive:
             ) from error
         if manifest.version != _VERSION:
             raise ArchiveError(
-                f"The archive in {self.folder} has form {manifest.version}, this package knows "
-                f"{_VERSION}; name another folder"
+                f"The archive in {self.folder} has format {manifest.version}, and this package "
+                f"reads format {_VERSION}; name another folder"
             )
         if manifest != manifest.digested():
             raise ArchiveError(
@@ -278,8 +278,8 @@ def files_in(written: Path) -> dict[str, File]:
     found = data_files.listed(written, data_files.data_files(written))
     if not found:
         raise SparkJobError(
-            f"What was to be written to {written.parent.parent} is not here: Spark's workers are "
-            f"on other machines; name a place on storage that they and this machine share"
+            f"This machine does not see what was written to {written.parent.parent}: Spark's "
+            f"workers are on other machines; name a folder on storage that all of them share"
         )
     return found
 

@@ -47,8 +47,8 @@ def require_empty(
     others = there - {file, "lost+found", *ours, Lock.noted_in(folder / file)}
     if others:
         raise error(
-            f"The folder {folder} is not empty and no {what}: it holds {min(others)!r}; name "
-            f"another folder"
+            f"The folder {folder} is not empty and contains no {what}: it holds {min(others)!r}; "
+            f"name another folder"
         )
 
 

@@ -24,14 +24,14 @@ class Outputs:
         """Return where to write the folder of one run in a table, which may be new."""
         if table.is_symlink() and not table.exists():
             raise SparkJobError(
-                f"The folder {table} is a symbolic link to what does not exist; remove the link, "
-                f"or name another folder"
+                f"The folder {table} is a broken symbolic link; remove the link, or name another "
+                f"folder"
             )
         is_there = table.is_dir()
         for path in sorted(table.iterdir()) if is_there else ():
             if not path.name.startswith((".", "run=")):
                 raise SparkJobError(
-                    f"The folder {table} is not empty and no table of findings: it holds "
+                    f"The folder {table} is not empty and contains no table of findings: it holds "
                     f"{path.name!r}; name another folder"
                 )
         return self._stage(table / name, table if is_there else table.parent, table) / name
@@ -58,8 +58,8 @@ class Outputs:
             written = beside / place.name
             if not written.exists():
                 raise SparkJobError(
-                    f"What was to be written to {place} is not here: Spark's workers are on other "
-                    f"machines; name a place on storage that they and this machine share"
+                    f"This machine does not see what was written to {place}: Spark's workers are "
+                    f"on other machines; name a folder on storage that all of them share"
                 )
             if written.is_dir():
                 make_private(written)
@@ -68,7 +68,7 @@ class Outputs:
                 written.replace(place)
             except OSError as error:
                 raise SparkJobError(
-                    f"What was written cannot be put in the place of {place}: {error.strerror}"
+                    f"The output cannot be moved to {place}: {error.strerror}"
                 ) from error
 
     def clear_away(self) -> None:

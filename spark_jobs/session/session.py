@@ -162,7 +162,7 @@ def _connected(remote: str, added: dict[str, str]) -> Iterator[SparkSession]:
         ) from error
     except Exception as error:
         raise SparkUnavailableError(
-            f"The Spark Connect server does not answer as one: {reason(error)}"
+            f"The remote address does not answer as a Spark Connect server: {reason(error)}"
         ) from error
     try:
         for key, value in {**settings.OF_SESSIONS, **added}.items():
@@ -170,7 +170,7 @@ def _connected(remote: str, added: dict[str, str]) -> Iterator[SparkSession]:
                 session.conf.set(key, value)
             except Exception as error:
                 raise SparkSettingError(
-                    f"The Spark Connect server does not take {key} for a session: {reason(error)}"
+                    f"The Spark Connect server refuses {key} for a session: {reason(error)}"
                 ) from error
         yield session
     finally:

@@ -52,8 +52,8 @@ class ReadOptions:
         for name, position in (self.until or {}).items():
             if position < self.after.get(name, 0):
                 raise OptionError(
-                    f"The options after and until contradict each other: {name} ends at "
-                    f"{position}, before it begins behind {self.after[name]}"
+                    f"The options after and until exclude each other: {name} would be read after "
+                    f"{self.after[name]} and until {position}"
                 )
         self.rows = number(options, "rows", 1) if "rows" in options else None
         self.partitions = number(options, "partitions", _PARTITIONS)
@@ -61,7 +61,7 @@ class ReadOptions:
             self.declaration = Declaration.from_json(options.get("declaration", '{"keys":{}}'))
         except (ValueError, TypeError, KeyError) as error:
             raise OptionError(
-                "The option declaration is not one that Declaration.to_json gives"
+                "The option declaration is not what Declaration.to_json returns"
             ) from error
 
     @property

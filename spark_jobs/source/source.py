@@ -85,7 +85,7 @@ class MessageStoreSource(ds.DataSource):
         """
         del schema
         if "snapshot" in self.options:
-            raise OptionError("The option snapshot is not for a stream, which reads what comes")
+            raise OptionError("The option snapshot is not for a stream; leave it out")
         return MessageStoreStreamReader(self.options)
 
 

@@ -144,8 +144,8 @@ class StateFolder:
             version = msgspec.json.decode(text, type=_Version).version
             if version != _VERSION:
                 raise StateError(
-                    f"The state in {self.folder} has form {version}, this package knows "
-                    f"{_VERSION}; {ANEW}"
+                    f"The state in {self.folder} has format {version}, and this package reads "
+                    f"format {_VERSION}; {ANEW}"
                 )
             if hashlib.sha256(text).hexdigest() != digest:
                 raise StateError(
@@ -220,7 +220,7 @@ class StateFolder:
         """Make the folder of a run, and return it."""
         folder = self.folder / run_name(run)
         if os.path.lexists(folder):
-            raise StateError(f"{folder} does not belong to the state there; move it away")
+            raise StateError(f"{folder} is not part of the state in its folder; move it away")
         self._lock.note(folder.name)
         folder.mkdir(mode=0o700)
         return folder
@@ -302,8 +302,8 @@ def refuse_others(folder: Path) -> None:
 def not_here(place: Path) -> StateError:
     """Return the error where this machine does not see what Spark's workers have written."""
     return StateError(
-        f"What was to be written to {place} is not here: Spark's workers are on other "
-        f"machines; name a place on storage that they and this machine share"
+        f"This machine does not see what was written to {place}: Spark's workers are on other "
+        f"machines; name a folder on storage that all of them share"
     )
 
 

@@ -199,10 +199,18 @@ def test_a_failure_on_a_worker_is_reported_in_one_line(spark, database_url):
 @pytest.mark.parametrize(
     ("option", "content", "said"),
     [
-        ("--findings", "file", "is not empty and no table of findings: it holds 'model'"),
-        ("--findings", "link", "is a symbolic link to what does not exist; remove the link"),
-        ("--state", "file", "is not empty and no state: it holds 'model'; name another folder"),
-        ("--to", "file", "is not empty and no archive: it holds 'model'; name another folder"),
+        ("--findings", "file", "is not empty and contains no table of findings: it holds 'model'"),
+        ("--findings", "link", "is a broken symbolic link; remove the link"),
+        (
+            "--state",
+            "file",
+            "is not empty and contains no state: it holds 'model'; name another folder",
+        ),
+        (
+            "--to",
+            "file",
+            "is not empty and contains no archive: it holds 'model'; name another folder",
+        ),
     ],
 )
 def test_a_place_of_something_else_is_refused_before_the_job(

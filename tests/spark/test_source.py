@@ -153,9 +153,9 @@ WRONG = [
     ({"category": "a", "after": '{"a": -1}'}, "after is a JSON object"),
     ({"category": "a", "until": '{"a": true}'}, "until is a JSON object"),
     ({"category": "a", "until": '{"b": 1}'}, "until names 'b', which is not read"),
-    ({"category": "a", "after": '{"a": 5}', "until": '{"a": 4}'}, "after and until contradict"),
+    ({"category": "a", "after": '{"a": 5}', "until": '{"a": 4}'}, "after and until exclude each"),
     ({"category": "a", "filters": "true"}, "has no option 'filters'"),
-    ({"category": "a", "declaration": "{"}, "declaration is not one"),
+    ({"category": "a", "declaration": "{"}, "declaration is not what Declaration.to_json returns"),
 ]
 
 

@@ -158,7 +158,9 @@ def test_a_folder_of_something_else_is_left_alone(folder):
     (folder / ".new").mkdir(parents=True)
     (folder / ".new" / "thesis").touch()
     before = sorted(folder.rglob("*"))
-    with pytest.raises(ArchiveError, match=r"not empty and no archive: it holds '.new'; name"):
+    with pytest.raises(
+        ArchiveError, match=r"not empty and contains no archive: it holds '.new'; name"
+    ):
         add(folder)
     assert sorted(folder.rglob("*")) == before
 

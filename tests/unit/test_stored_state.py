@@ -111,7 +111,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         (folder / name).write_text("MANIFEST-000004\n")
         (folder / "LOCK").touch()  # as RocksDB has it, beside CURRENT
         before = sorted(folder.rglob("*"))
-        assert f"not empty and no state: it holds {place.name!r}" in refusal(folder)
+        assert f"not empty and contains no state: it holds {place.name!r}" in refusal(folder)
         assert sorted(folder.rglob("*")) == before
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -135,7 +135,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
         assert folders() == ["run-000003", "run-000009"]
         assert state.manifest.needless == ["run-000001", "run-000002"]
     (written / "run-000004").mkdir()
-    with pytest.raises(StateError, match="run-000004 does not belong to the state there"):
+    with pytest.raises(StateError, match="run-000004 is not part of the state in its folder"):
         run(written)
     assert folders() == ["run-000003", "run-000004", "run-000009"]
     assert (written / "run-mine").exists()
@@ -146,7 +146,7 @@ def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
     with stored_state.open_state(tmp_path, "a", "keys") as state:
         made = state.begin(1)
         (made / "fingerprints").mkdir(parents=True)
-        with pytest.raises(StateError, match="is not here: Spark's workers are on other machines"):
+        with pytest.raises(StateError, match="does not see what was written to"):
             state.put(manifest(1, f"{made.name}/summaries"))
 
 
