@@ -61,8 +61,8 @@ class Run:
         """Refuse a component that has nothing to reconcile, and what needs all messages."""
         if self.since is not None and (self.details or self.state or self.archive):
             raise SparkSettingError(
-                "A run since a position or time looks only at what is new in the store; leave out "
-                "its state, archive and details"
+                "A run with since= reads only what is new in the store; leave out its state, "
+                "archive and details"
             )
         component = self.component
         declared = declarations(component)
@@ -75,10 +75,10 @@ class Run:
 
 def app_dir(run: Run) -> Path | None:
     """Return the folder in which the workers find the app; None if it was sent to them."""
-    return run.app_dir.resolve() if is_here(run) else None
+    return run.app_dir.resolve() if runs_locally(run) else None
 
 
-def is_here(run: Run) -> bool:
+def runs_locally(run: Run) -> bool:
     """Return whether Spark runs within one process of this machine."""
     return run.remote is None and run.master is not None and is_local(run.master)
 

@@ -39,7 +39,7 @@ _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _QUERIES = load_queries("cli.console", "serving.sql")
 
 # Seconds that open requests have to end once the console is asked to stop.
-_GRACE = 5
+_STOP_SECONDS = 5
 
 
 def serve(
@@ -89,7 +89,7 @@ def _run(app: SecurityHeaders, listener: socket.socket) -> None:
         server_header=False,
         ws="none",
         lifespan="on",
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=_STOP_SECONDS,
     )
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import Connection
 
 from reservation.errors import ForeignPositionError, PositionLostError
-from reservation.messages.message import StoredMessage
+from reservation.messages.message import MAX_POSITION, StoredMessage
 from reservation.postgres.arrays import Int4Array, IntArray
 from reservation.postgres.error_translation import environmental, translated
 from reservation.postgres.exchange.request import Request
@@ -30,10 +30,6 @@ _QUERIES = load_queries("consumers.group")
 # The longest idle time in a transaction that has moved a position: a process that is paused there
 # keeps everybody else from writing to the categories that it has locked.
 LONGEST_PAUSE = "3s"
-
-
-# No global position is higher.
-LAST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -112,7 +108,7 @@ class HeldPartitions:
         not matter what is handled already: effects must not depend on when a message is read.
         """
         if self.size > 1:
-            return LAST
+            return MAX_POSITION
         return max(self._former_positions or (), default=0)
 
     def next(self) -> CategoryPart | None:

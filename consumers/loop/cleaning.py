@@ -30,7 +30,7 @@ class Cleaning:
         self._start = ""
         self._due = 0.0  # by the monotonic clock
 
-    def at_leisure(self, connection: Connection[Any]) -> None:
+    def when_idle(self, connection: Connection[Any]) -> None:
         """Take one step, unless the last round ended less than `PAUSE` ago."""
         if self._window is None or time.monotonic() < self._due:
             return

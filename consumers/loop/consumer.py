@@ -238,7 +238,7 @@ class Consumer:
             if retry or self._running.due():
                 continue
             self._session.works()
-            self._cleaning.at_leisure(connection)
+            self._cleaning.when_idle(connection)
             look = self._wait(connection, stop) or (waits and look)
         self._finish(batch, connection, stop)
 

@@ -144,7 +144,7 @@ class EventLoop:
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
-        watched = [] if self.stop is None else list(self.stop.watched)
+        descriptors = [] if self.stop is None else list(self.stop.descriptors)
         timers: dict[str, asyncio.TimerHandle] = {}
 
         def tick() -> None:
@@ -170,10 +170,10 @@ class EventLoop:
             timers["cancel"] = loop.call_later(AGAIN, cancel)
 
         def unwatch() -> None:
-            while watched:
-                loop.remove_reader(watched.pop())
+            while descriptors:
+                loop.remove_reader(descriptors.pop())
 
-        for descriptor in watched:
+        for descriptor in descriptors:
             loop.add_reader(descriptor, stopping)
         tick()
         try:

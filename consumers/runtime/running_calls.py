@@ -88,9 +88,7 @@ class RunningCalls:
         self._calls: dict[int, AsyncCall] = {}
         self._taken: Counter[Hashable] = Counter()
         self._limits: dict[Hashable, int] = {}
-        self._postponed: dict[
-            int, Callable[[], bool]
-        ] = {}  # letters
+        self._postponed: dict[int, Callable[[], bool]] = {}  # letters
         self._parked: set[int] = set()
 
     def __bool__(self) -> bool:

@@ -47,7 +47,7 @@ class Stop:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         # What else can be read once it is time to stop, such as when another process has died.
-        self._watched = [self._read, *([] if also is None else [also])]
+        self._descriptors = [self._read, *([] if also is None else [also])]
         self._requested = False
 
     def __enter__(self) -> Self:
@@ -90,9 +90,9 @@ class Stop:
         return self._requested or self.wait(0)
 
     @property
-    def watched(self) -> Sequence[int]:
+    def descriptors(self) -> Sequence[int]:
         """The file descriptors; any of them can be read once it is time to stop."""
-        return self._watched
+        return self._descriptors
 
     def request(self) -> None:
         """Ask to stop; safe in a signal handler."""
@@ -104,8 +104,8 @@ class Stop:
         """Wait until it is time to stop, or until the time is over; return whether to stop."""
         if not self._requested:
             woken = [] if wake is None else [wake]
-            ready = readable([*self._watched, *woken], seconds)
-            self._requested = any(descriptor in ready for descriptor in self._watched)
+            ready = readable([*self._descriptors, *woken], seconds)
+            self._requested = any(descriptor in ready for descriptor in self._descriptors)
         return self._requested
 
     def _restore(self) -> None:

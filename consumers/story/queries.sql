@@ -131,8 +131,8 @@ FROM (
   SELECT * FROM reservation.scheduled WHERE id = %(id)s::uuid
   UNION ALL
   SELECT * FROM (SELECT * FROM reservation.scheduled
-                 WHERE cardinality(%(causes)s::bigint[]) > 0 LIMIT %(looked_at)s) AS few
-  WHERE reservation.causation(few.metadata) = ANY (%(causes)s::bigint[])
+                 WHERE cardinality(%(causes)s::bigint[]) > 0 LIMIT %(looked_at)s) AS found
+  WHERE reservation.causation(found.metadata) = ANY (%(causes)s::bigint[])
 ) AS s
 ORDER BY s.due_at, s.number
 LIMIT %(limit)s

@@ -25,7 +25,7 @@ from consumers.story.following import (
 from consumers.story.reading import Reading, cause_of, reading
 from reservation.inspection.schedule import ScheduleEntry
 from reservation.messages import stream_name as names
-from reservation.messages.message import StoredMessage, followed_id
+from reservation.messages.message import MAX_POSITION, StoredMessage, followed_id
 from reservation.messages.pseudo_event import PSEUDO_EVENT, rejection_of
 from reservation.messages.stream_name import MAX_BYTES
 from reservation.postgres.arrays import IntArray, UuidArray
@@ -33,7 +33,6 @@ from reservation.postgres.arrays import IntArray, UuidArray
 MOST = 10  # messages that one text may name
 SCHEDULED_LOOKED_AT = 10_000
 _MOST_EVENTS = 32  # of one message, which are recognized by their ids
-_LAST_POSITION = 2**63 - 1
 _PASSED = {
     "nothing": "its handler decided on nothing",
     "written": "its handler only wrote messages to other streams",
@@ -367,8 +366,8 @@ def _uuid(text: str) -> uuid.UUID | None:
 
 
 def _position(text: str) -> int | None:
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_LAST_POSITION))
-    return int(text) if is_number and int(text) <= _LAST_POSITION else None
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_POSITION))
+    return int(text) if is_number and int(text) <= MAX_POSITION else None
 
 
 def _is_storable(text: str) -> bool:

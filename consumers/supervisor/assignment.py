@@ -6,7 +6,7 @@ from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.options import Options
 
 # Seconds that a process may take to stop, where nothing is said.
-GRACE = 30.0
+STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +30,4 @@ class Assignment:
     @property
     def grace(self) -> float:
         """The seconds that they may take to stop."""
-        return GRACE if self.options.grace is None else self.options.grace
+        return STOP_SECONDS if self.options.grace is None else self.options.grace

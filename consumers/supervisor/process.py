@@ -13,8 +13,8 @@ from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import Stop
 from consumers.supervisor.assignment import Assignment
 from consumers.supervisor.child import EndReason, Inherited, say
-from consumers.supervisor.grace import Grace
 from consumers.supervisor.memory import Memory
+from consumers.supervisor.stop_deadline import StopDeadline
 from reservation.app_path import load_component
 from reservation.errors import ReservationError
 from reservation.raised import describe
@@ -97,7 +97,7 @@ class _Process:
     def run(self, number: int, memory: Memory, report_to: socket.socket | None) -> None:
         """Run them until told to stop."""
         assignment = self._assignment
-        with Grace(self._stop, assignment.grace, self._left):
+        with StopDeadline(self._stop, assignment.grace, self._left):
             components = [load_component(app, assignment.app_dir) for app in assignment.apps]
             by_name = {one.name: n for n, one in enumerate(components)}
             spare_batches()

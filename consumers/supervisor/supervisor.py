@@ -5,7 +5,7 @@ process that dies without reporting why, or that has a stuck handler, and hands 
 consumers had in flight: one message that ends a process must not stop the others. It stops all of
 them if one reports why it cannot go on, or dies again and again with the same messages in flight,
 or with none, so that a service manager sees the failure. A process whose host dies stops by itself.
-One that does not stop in time ends itself (`Grace`); if it cannot, the host kills it.
+One that does not stop in time ends itself (`StopDeadline`); if it cannot, the host kills it.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class _Host:
         self._board = board
         self._memory = Memory(workers, assignment.reads)
         # The processes have the reading end of this pipe, and so see that their host has died.
-        self._alive, self._lives = os.pipe()
+        self._host_read, self._host_write = os.pipe()
         self._running: dict[Child, Stuck] = {}
         self._deaths: defaultdict[object, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_DEATHS)
@@ -118,8 +118,8 @@ class _Host:
                 child.wait()
             for number, handler in previous.items():
                 signal.signal(number, handler)
-            os.close(self._alive)
-            os.close(self._lives)
+            os.close(self._host_read)
+            os.close(self._host_write)
         if self._failure is not None:
             raise self._failure
 
@@ -139,7 +139,9 @@ class _Host:
 
     def _start(self, number: int) -> None:
         report_to = None if self._board is None else self._board.sender
-        child = Child(self._assignment, number, self._workers, self._memory, self._alive, report_to)
+        child = Child(
+            self._assignment, number, self._workers, self._memory, self._host_read, report_to
+        )
         self._running[child] = Stuck(self._assignment.options.stuck_after)
         if self._board is not None:
             self._board.started(child.pid, self._assignment.reads)

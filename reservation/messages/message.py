@@ -23,6 +23,9 @@ except ImportError:
 
 T = TypeVar("T")
 
+# The largest position that the store can hold.
+MAX_POSITION = 2**63 - 1
+
 LONGEST_PRINTED = 300  # characters of a type or a name in logs and errors
 
 # So begins what the server gives for a text that is too large to be read. It is no JSON.

@@ -7,14 +7,11 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from reservation.errors import EncodeError, StoreError, StreamNameError
-from reservation.messages.message import printable
+from reservation.messages.message import MAX_POSITION, printable
 from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import MAX_BYTES, check, identifier
 from reservation.messages.stream_name import category as category_of
 from reservation.messages.stream_name import check_category as check_category_name
-
-# The largest position that the store can hold, and so the largest batch.
-LARGEST = 2**63 - 1
 
 
 def check_name(name: object) -> str:
@@ -48,7 +45,7 @@ def check_expected(version: object, stream_name: str) -> None:
         raise StoreError(
             f"The expected version of {stream_name} is an int or None, not a {_kind(version)}"
         )
-    if not -1 <= version < LARGEST:  # type: ignore[operator]  # it is an integer
+    if not -1 <= version < MAX_POSITION:  # type: ignore[operator]  # it is an integer
         raise StoreError(
             f"The expected version {version} of {stream_name} is impossible; give the position of "
             f"the stream's last message, or -1 for a stream that does not exist"
@@ -93,7 +90,7 @@ def check_positions(positions: Iterable[object]) -> None:
     for position in positions:
         if not _is_integer(position):
             raise StoreError(f"A position is an int, not a {_kind(position)}")
-        if not 0 <= position <= LARGEST:  # type: ignore[operator]  # it is an integer
+        if not 0 <= position <= MAX_POSITION:  # type: ignore[operator]  # it is an integer
             raise StoreError(f"There is no position {position}; positions begin at 0")
 
 
@@ -112,7 +109,7 @@ def check_batch_size(size: object) -> None:
     """Refuse a batch size that is not a positive integer."""
     if not _is_integer(size):
         raise StoreError(f"The size of a batch is an int, not a {_kind(size)}")
-    if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
+    if not 1 <= size <= MAX_POSITION:  # type: ignore[operator]  # it is an integer
         raise StoreError(f"A batch of {size} messages cannot be read; read one or more")
 
 
@@ -120,7 +117,7 @@ def check_batch_bytes(size: object) -> None:
     """Refuse a number of bytes for a batch that is not a positive integer."""
     if not _is_integer(size):
         raise StoreError(f"The bytes of a batch are an int, not a {_kind(size)}")
-    if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
+    if not 1 <= size <= MAX_POSITION:  # type: ignore[operator]  # it is an integer
         raise StoreError(f"A batch of {size} bytes cannot be read; give it one byte or more")
 
 
@@ -133,7 +130,7 @@ def check_member(member: object, size: object) -> None:
             raise StoreError(
                 f"The member and the size of a consumer group are an int each, not a {_kind(value)}"
             )
-    if member is None or size is None or not 0 <= member < size <= LARGEST:  # type: ignore[operator]
+    if member is None or size is None or not 0 <= member < size <= MAX_POSITION:  # type: ignore[operator]
         raise StoreError(
             f"There is no member {member} in a consumer group of size {size}; name both, the "
             f"members of a group of 3 being 0, 1 and 2"

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-# The last global position that there can be.
-_NO_END = 2**63 - 1
+from reservation.messages.message import MAX_POSITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class CategoryPart:
         return [
             category,
             self.after + 1,
-            _NO_END if self.until is None else self.until,
+            MAX_POSITION if self.until is None else self.until,
             limit,
             None if self.partitions is None else list(self.partitions),
             self.size,

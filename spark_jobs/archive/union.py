@@ -144,8 +144,8 @@ def id_field(declaration: Declaration) -> Column:
     field = F.lit(declaration.id)
     for category, types in declaration.subscriptions.items():
         for type_, one in types.items():
-            is_here = (F.col("category") == category) & (F.col("type") == type_)
-            field = F.when(is_here, F.lit(one.id)).otherwise(field)
+            matches = (F.col("category") == category) & (F.col("type") == type_)
+            field = F.when(matches, F.lit(one.id)).otherwise(field)
     return field
 
 
@@ -164,11 +164,11 @@ def is_subscribed(declaration: Declaration) -> Column:
     found = F.lit(False)
     for category, types in declaration.subscriptions.items():
         for type_, one in types.items():
-            is_here = (F.col("category") == category) & (F.col("type") == type_)
-            is_here &= F.col("global_position") >= one.from_position
+            matches = (F.col("category") == category) & (F.col("type") == type_)
+            matches &= F.col("global_position") >= one.from_position
             if one.correlated is not None:
-                is_here &= F.coalesce(leads_to == one.correlated, F.lit(False))
-            found |= is_here
+                matches &= F.coalesce(leads_to == one.correlated, F.lit(False))
+            found |= matches
     return found
 
 

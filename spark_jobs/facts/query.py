@@ -7,11 +7,12 @@ from psycopg import sql
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
+from reservation.messages.message import MAX_POSITION
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.facts.codes import Codes, MessageKind, code
 from spark_jobs.snapshot.progress import Progress
-from spark_jobs.source import columns, ranges
+from spark_jobs.source import columns
 from spark_jobs.source.columns import CategoryQuery, by_type
 from spark_jobs.source.passes import PassesQuery
 
@@ -163,7 +164,7 @@ def _asked(
     """Return the range of global positions in which the cardinal ids of a category are needed."""
     if progress is not None:
         return progress.uneven(category)
-    return None if category == component.name else (1, ranges.LAST)
+    return None if category == component.name else (1, MAX_POSITION)
 
 
 def queries(

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.messages.message import MAX_POSITION
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.findings import accepted
@@ -100,7 +101,7 @@ class Follower:
         with exported_snapshot(self._run.database_url) as snapshot:
             source = Source.of(self._run, snapshot, self._spark)
             looked = _Looked(
-                snapshot.blocks(step.BLOCK, step.LAST),
+                snapshot.blocks(step.BLOCK, MAX_POSITION),
                 step.judged_with(
                     snapshot, self._run.component, source.progress, values=self._run.values
                 ),

@@ -43,7 +43,7 @@ def decoded(
             ) as spark,
             nullcontext() if watch is None else watch(spark),
         ):
-            is_here = remote is None and master is not None and is_local(master)
+            runs_locally = remote is None and master is not None and is_local(master)
             read = Categories(spark, snapshot, Declaration.of(component))
-            found = tallies(read, component, app, app_dir.resolve() if is_here else None)
+            found = tallies(read, component, app, app_dir.resolve() if runs_locally else None)
         yield found, snapshot.id

@@ -121,7 +121,7 @@ def rehearse(spark: SparkSession) -> list[Finding]:
     facts = _Rehearsed(spark, None, component, "", None, 1, progress)  # type: ignore[arg-type]
     rows = Rows(facts, lookup, Meanings(commands, ["rehearsed"], "", None))
     # As a large store is judged, and as a small one.
-    for plans in (nullcontext(), settings.having(spark, settings.OF_FEW_ROWS)):
+    for plans in (nullcontext(), settings.having(spark, settings.SMALL_PLAN)):
         with plans:
             judged = verdicts.judge(fold.fold(facts.all(), facts.number), rows, progress)
             findings = described(judged.findings, lookup, component, "", None)

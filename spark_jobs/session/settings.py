@@ -41,7 +41,7 @@ _OF_DRIVERS = {
 
 
 # Of plans for few rows: compiling code and dividing work take longer than the work.
-OF_FEW_ROWS = {
+SMALL_PLAN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -50,7 +50,7 @@ OF_FEW_ROWS = {
 
 
 # Of a plan for many rows among those.
-OF_MANY_ROWS = {
+LARGE_PLAN = {
     "spark.sql.codegen.wholeStage": "true",
     "spark.sql.codegen.factoryMode": "FALLBACK",
 }
@@ -143,7 +143,7 @@ def local_properties(scratch: Path, *, is_small: bool) -> dict[str, str]:
         "spark.ui.retainedStages": "100",
     }
     if is_small:
-        properties |= OF_FEW_ROWS
+        properties |= SMALL_PLAN
     return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **properties}
 
 
@@ -181,5 +181,5 @@ def seconds(value: str) -> float:
     units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
     if found is None or found[2] not in units:
-        raise SparkSettingError(f"{value!r} is not a time; write it as 90s or 2min")
+        raise SparkSettingError(f"{value!r} is not a time span; write it as 90s or 2min")
     return int(found[1]) * units[found[2]]

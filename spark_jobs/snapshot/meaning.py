@@ -55,8 +55,8 @@ def with_meaning(rows: DataFrame, corrected: Sequence[Corrected]) -> DataFrame:
     spark = rows.sparkSession
     for known in (meanings, causes):
         keys = [name for name in known[0] if name not in ("meant", "follows_corrected")]
-        few = F.broadcast(spark.createDataFrame(pa.Table.from_pylist(known)))
-        rows = rows.join(few, keys, "left")
+        known_rows = F.broadcast(spark.createDataFrame(pa.Table.from_pylist(known)))
+        rows = rows.join(known_rows, keys, "left")
     return rows.withColumns(
         {
             "is_reissue_of_corrected": F.col("meant").isNotNull(),

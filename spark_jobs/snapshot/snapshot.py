@@ -22,6 +22,7 @@ from reservation.errors import ForeignPositionError
 from reservation.maintenance import finding_decisions
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.maintenance.finding_decisions import FindingDecision
+from reservation.messages.message import MAX_POSITION
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -243,7 +244,7 @@ class Snapshot:
         values = {
             "category": category,
             "first": after + 1,
-            "last": ranges.LAST if up_to is None else up_to,
+            "last": MAX_POSITION if up_to is None else up_to,
             "before": before.replace(tzinfo=None),  # the column is without a zone
         }
         with translated():
@@ -257,7 +258,7 @@ class Snapshot:
         positions, but for those of writers that took long.
         """
         before = time.astimezone(UTC).replace(tzinfo=None)  # the column is without a zone
-        low, high = 1, ranges.LAST
+        low, high = 1, MAX_POSITION
         while low < high:
             middle = (low + high) // 2
             values = {"first": middle, "before": before}

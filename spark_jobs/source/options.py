@@ -7,9 +7,10 @@ import pyarrow as pa
 
 from reservation.errors import StreamNameError
 from reservation.messages import stream_name
+from reservation.messages.message import MAX_POSITION
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import OptionError
-from spark_jobs.source import columns, ranges
+from spark_jobs.source import columns
 
 _ARROW = {
     "bigint": pa.int64(),
@@ -127,7 +128,7 @@ def _positions(
     if found is None:
         return None
     if not isinstance(found, dict) or not all(
-        type(position) is int and 0 <= position <= ranges.LAST for position in found.values()
+        type(position) is int and 0 <= position <= MAX_POSITION for position in found.values()
     ):
         raise OptionError(
             f"The option {name} is a JSON object of categories and global positions: "

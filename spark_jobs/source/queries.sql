@@ -49,7 +49,7 @@ ORDER BY m.global_position
 -- The global position up to which parts of categories hold so many messages together. Of each no more
 -- is looked at than could be needed.
 SELECT max(of.global_position) FROM (
-  SELECT few.global_position
+  SELECT sampled.global_position
   FROM unnest(%(categories)s::text[], %(first)s::bigint[], %(last)s::bigint[])
          AS part(category, first, last)
   CROSS JOIN LATERAL (
@@ -58,8 +58,8 @@ SELECT max(of.global_position) FROM (
           BETWEEN (part.category, part.first) AND (part.category, part.last)
     ORDER BY message_store.category(m.stream_name), m.global_position
     LIMIT %(rows)s
-  ) AS few
-  ORDER BY few.global_position
+  ) AS sampled
+  ORDER BY sampled.global_position
   LIMIT %(rows)s
 ) AS of
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from reservation.messages.message import MAX_POSITION
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -18,9 +19,6 @@ _ENOUGH = 200
 # One worker reads fewer messages faster than two workers that must be started.
 _ENOUGH_FOR_ONE = 20_000
 
-# No message has a higher global position.
-LAST = 2**63 - 1
-
 
 def head(connection: Connection[tuple[Any, ...]], category: str) -> int:
     """Return the global position of a category's last message, 0 if it has none.
@@ -28,7 +26,7 @@ def head(connection: Connection[tuple[Any, ...]], category: str) -> int:
     A writer locks its category until the commit, so no message can still become visible before this
     one, however long a writer of another category takes.
     """
-    return _bounds(connection, category, 0, LAST)[1]
+    return _bounds(connection, category, 0, MAX_POSITION)[1]
 
 
 def pages(connection: Connection[tuple[Any, ...]]) -> int:

@@ -24,10 +24,9 @@ from spark_jobs.common import files as data_files
 from spark_jobs.common.caching import computed
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.errors import StateError
-from spark_jobs.session.settings import OF_FEW_ROWS, OF_MANY_ROWS, having
+from spark_jobs.session.settings import LARGE_PLAN, SMALL_PLAN, having
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, parts_of
-from spark_jobs.source.ranges import LAST
 from spark_jobs.state.folder import (
     FINDINGS,
     MERGED,
@@ -50,11 +49,11 @@ from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, j
 _FOLDERS = 16
 
 # So many groups are few.
-_FEW = 50_000
+_SMALL = 50_000
 
 _GROUP = ["is_key", "grp"]
 
-__all__ = ["BLOCK", "LAST", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
+__all__ = ["BLOCK", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
 
 
 def seed_of(state: StateFolder, snapshot: Snapshot) -> int:
@@ -117,16 +116,16 @@ class StateStep:
     def judge(self) -> Judged:
         """Read what is new, merge and judge."""
         self._state.begin(self._run)
-        with having(self._spark, OF_FEW_ROWS) if self._is_few() else nullcontext():
+        with having(self._spark, SMALL_PLAN) if self._is_small() else nullcontext():
             return self._merged(self._new(), self._facts.passes())
 
-    def _is_few(self) -> bool:
+    def _is_small(self) -> bool:
         """Whether few groups are judged: compiling code for them takes longer than doing it."""
         if self._before is None:
             return False
         files = data_files.paths(self._state.folder / self._before.open)
         unlisted: int = sum(pq.read_metadata(file).num_rows for file in files)
-        return self._number + unlisted <= _FEW
+        return self._number + unlisted <= _SMALL
 
     def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
         summaries = [] if new is None else [new]
@@ -134,7 +133,7 @@ class StateStep:
         was = Counts()
         if self._before is not None:
             groups = self._touched(new)
-            with having(self._spark, OF_MANY_ROWS):
+            with having(self._spark, LARGE_PLAN):
                 known = computed(self._stored().join(groups, _GROUP, "left_semi"))
             unlisted = self._open()
             was = closed_counts(known.join(unlisted, _GROUP, "left_anti"))

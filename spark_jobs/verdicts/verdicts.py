@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from spark_jobs import fold
 from spark_jobs.common.caching import computed
 from spark_jobs.common.spark_sql import SparkQueries
-from spark_jobs.session.settings import OF_FEW_ROWS, having
+from spark_jobs.session.settings import SMALL_PLAN, having
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import letter_states
 from spark_jobs.verdicts.meaning import DIFFERENCES
@@ -147,7 +147,7 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     findings = [_findings(first)]
     if is_open:
         few = sum(of["number"] for of in is_open.values()) <= _FEW
-        with having(summaries.sparkSession, OF_FEW_ROWS) if few else nullcontext():
+        with having(summaries.sparkSession, SMALL_PLAN) if few else nullcontext():
             groups, found = rows.judged(
                 first.where("is_open"), states, progress, rules.was_read, is_open
             )
@@ -183,8 +183,8 @@ def _findings(judged: DataFrame) -> DataFrame:
         *(F.when(F.col("verdict") == name, F.col(at)) for name, at in _FOUND.items())
     )
     # Those of causes that are not there are found by their events.
-    is_here = ~((F.col("verdict") == "without-cause") & (F.col("grp") > 0))
-    return judged.where(F.expr(_IS_FOUND) & ~F.col("is_open") & is_here).select(
+    has_message = ~((F.col("verdict") == "without-cause") & (F.col("grp") > 0))
+    return judged.where(F.expr(_IS_FOUND) & ~F.col("is_open") & has_message).select(
         F.col("verdict").alias("finding"),
         position.alias("position"),
         "grp",

@@ -24,8 +24,8 @@ def prepare(*, as_json: bool) -> None:
 
 def prepare_later(master: str | None, remote: str | None) -> None:
     """After a command that ran Spark on this machine, let the next one start faster."""
-    is_here = remote is None and master is not None and is_local(master)
-    if not (is_here and store_in_background()):
+    runs_locally = remote is None and master is not None and is_local(master)
+    if not (runs_locally and store_in_background()):
         return
     printer = Console(stderr=True)
     if printer.is_terminal:

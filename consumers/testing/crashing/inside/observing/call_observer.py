@@ -17,7 +17,7 @@ from consumers.testing.crashing.report import BugKind
 from reservation.context import Context
 
 # Seconds that what a handler started may take to end once the handler has returned.
-GRACE = 0.1
+JOIN_SECONDS = 0.1
 
 # What is seen of a call: the kind of bug, and the words for it.
 Report = Callable[[BugKind, str], None]
@@ -157,7 +157,7 @@ class CallObserver:
 
     def _report_running(self) -> None:
         for thread in self._threads:
-            thread.join(GRACE)
+            thread.join(JOIN_SECONDS)
             if thread.is_alive() and not _is_idle(thread):
                 self.report(BugKind.LEFT_RUNNING, f"leaves the thread {thread.name} running")
         for task in self._tasks:

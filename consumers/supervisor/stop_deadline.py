@@ -20,7 +20,7 @@ from consumers.runtime.stopping import STOP_SIGNALS, Stop, close
 from reservation.waiting import readable
 
 
-class Grace:
+class StopDeadline:
     """Ends the process if a block does not end in time once it is to stop.
 
     Signals are heard from Python's own C code, which writes their numbers to a pipe, because a main
@@ -68,10 +68,10 @@ class Grace:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         stopping = False
         while not stopping:
-            ready = readable([self._over, self._heard, *self._stop.watched])
+            ready = readable([self._over, self._heard, *self._stop.descriptors])
             if self._over in ready:
                 return
-            asked = any(descriptor in ready for descriptor in self._stop.watched)
+            asked = any(descriptor in ready for descriptor in self._stop.descriptors)
             stopping = self._was_signalled() or asked
         self._stop.request()
         if readable([self._over], self._seconds):
