@@ -243,7 +243,7 @@ class Consumer:
         self._finish(batch, connection, stop)
 
     def _finish(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> None:
-        """Let the calls that go on end within the grace, and commit what they brought about."""
+        """Let the calls that go on end within the grace, and commit their effects."""
         running, loop = self._running, self._event_loop
         running.closed = True
         while running.letters and not (self._context.isolates_suspect or loop.cancelling):

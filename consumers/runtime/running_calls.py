@@ -1,6 +1,6 @@
 """The async calls of one consumer that go on when the batch in which they began has ended.
 
-What such a call brings about is committed after its end. Until then its message is a letter, which
+The effects of such a call are committed after its end. Until then its message is a letter, which
 the process that makes the call leaves alone (`consumers.failures.letters`). A call is known by the
 global position of its message until what became of that message is committed, so an attempt that
 was rolled back does not make it again.
