@@ -97,7 +97,7 @@ class RunningCalls:
 
     @property
     def letters(self) -> int:
-        """How many messages that were passed have calls that go on, or are not committed."""
+        """The number of passed messages with calls that go on, or are not committed."""
         return sum(call.is_letter for call in self._calls.values())
 
     @property

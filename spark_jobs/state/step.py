@@ -153,7 +153,7 @@ class StateStep:
 
     @property
     def _parts(self) -> int:
-        """Into how many parts groups are divided that are merged."""
+        """The number of parts that merged groups are split into."""
         return parts_of(self._number) if self._before is not None else self._facts.number
 
     def kept(self, findings: DataFrame) -> DataFrame:

@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def counts(self) -> Counts:
-        """What is counted of all groups."""
+        """The counts of all groups."""
         return added(self.closed, self.others)
 
 
