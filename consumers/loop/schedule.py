@@ -83,9 +83,9 @@ class Schedule:
         elif self.is_due:
             self._wait()
         if done.written:
-            self._log.info("scheduled_written", messages=done.written)
+            self._log.info("scheduled_written", count=done.written)
         if done.refused:
-            self._log.warning("scheduled_refused", messages=done.refused)
+            self._log.warning("scheduled_refused", count=done.refused)
         return done.written > 0
 
     def _wait(self) -> None:

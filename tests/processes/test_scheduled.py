@@ -22,12 +22,12 @@ def test_metrics_show_what_is_scheduled_and_overdue(connection, store, database_
         def figure(name):
             return started.figures().get((f"reservation_scheduled_{name}", "order", SENT), 0)
 
-        assert started.wait_for("scheduled_refused", messages=1)["level"] == "warning"
+        assert started.wait_for("scheduled_refused", count=1)["level"] == "warning"
         until(lambda: figure("refused_total") >= 1)
         until(lambda: figure("messages") == 2)
         assert 300 <= figure("overdue_seconds") < 400
         store.write(Pay("3"), f"{SENT}-3", at=PAST)
-        started.wait_for("scheduled_written", messages=1)
+        started.wait_for("scheduled_written", count=1)
         until(lambda: figure("written_total") == 1)
         assert started.stop() == 0
 
