@@ -240,7 +240,7 @@ def test_the_classifiers_name_the_versions_of_python_that_are_tested():
 
 def test_every_supported_version_of_postgresql_is_tested():
     """Every PostgreSQL version from the README's oldest on is tested without a gap."""
-    (oldest,) = re.findall(r"needs PostgreSQL (\d+) or later", (ROOT / "README.md").read_text())
+    (oldest,) = re.findall(r"PostgreSQL, version (\d+) or later", (ROOT / "README.md").read_text())
     versions = [int(version) for version in versions_of("postgresql")]
     assert versions == list(range(int(oldest), versions[-1] + 1))
     assert DEFAULT_IMAGE.removeprefix("postgres:") in versions_of("postgresql")
