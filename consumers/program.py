@@ -23,7 +23,7 @@ from consumers.group.inspection.stored_positions import categories, is_drained
 from consumers.group.sizes import checked_sizes
 from consumers.loop.consumer import Consumer
 from consumers.loop.consuming import Consumers, Part
-from consumers.loop.draining import Counting, UntilDrained
+from consumers.loop.draining import CountingTelemetry, UntilDrained
 from consumers.options import DEFAULT_BATCH_BYTES, Options
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
@@ -173,7 +173,7 @@ def drain(
     """
     options = _options(batch_size, batch_bytes, errors)
     component.check()
-    counting = Counting()
+    counting = CountingTelemetry()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
         _check_store(session.connection, component)

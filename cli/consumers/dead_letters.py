@@ -13,7 +13,7 @@ from cli.common.errors import CommandError, CommandGroup, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from cli.consumers import letter_output
-from cli.consumers.letter_choice import Choice, Chosen, choice_options, letters_of
+from cli.consumers.letter_choice import ChosenLetters, LetterChoice, choice_options, letters_of
 from consumers.dead_letters import administration, bulk, history
 from consumers.dead_letters.history import LetterRequest
 from consumers.dead_letters.letter import STATES, Selection, StateChange
@@ -182,7 +182,7 @@ _dry_run = click.option(
 @json_option
 @debug_option
 def retry_command(
-    choice: Choice,
+    choice: LetterChoice,
     file: Path | None,
     reason: str | None,
     dry_run: bool,
@@ -249,7 +249,7 @@ def retry_command(
 @json_option
 @debug_option
 def discard_command(
-    choice: Choice,
+    choice: LetterChoice,
     reason: str | None,
     dry_run: bool,
     yes: bool,
@@ -292,7 +292,7 @@ def discard_command(
     _print_changed("discarded", changed, as_json)
 
 
-def _print_chosen(chosen: Chosen, as_json: bool) -> None:
+def _print_chosen(chosen: ChosenLetters, as_json: bool) -> None:
     """Print what a dry run has found."""
     if as_json:
         letters = [letter_output.as_json(letter) for letter in chosen.letters]

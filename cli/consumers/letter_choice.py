@@ -21,7 +21,7 @@ _NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LetterChoice:
     """Chosen letters.
 
     Attributes:
@@ -39,7 +39,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenLetters:
     """The letters that were chosen, as they are.
 
     Attributes:
@@ -85,7 +85,7 @@ def choice_options(command: F) -> F:
             raise click.UsageError(
                 "Give global positions, an option that selects letters, such as --entity, or --all"
             )
-        return command(*arguments, choice=Choice(positions, wanted), **options)
+        return command(*arguments, choice=LetterChoice(positions, wanted), **options)
 
     decorated: Any = choosing
     for option in reversed(_OPTIONS):
@@ -114,10 +114,10 @@ _OPTIONS = [
 ]
 
 
-def letters_of(connection: Connection[Any], choice: Choice, wanted: Filter) -> Chosen:
+def letters_of(connection: Connection[Any], choice: LetterChoice, wanted: Filter) -> ChosenLetters:
     """Return the letters that were chosen."""
     if choice.positions:
         letters = administration.find_each(connection, choice.selection, choice.positions)
-        return Chosen(letters, Extent(len(letters), 0))
+        return ChosenLetters(letters, Extent(len(letters), 0))
     extent = search.extent(connection, wanted)
-    return Chosen(search.page(connection, wanted, _NAMED), extent)
+    return ChosenLetters(search.page(connection, wanted, _NAMED), extent)

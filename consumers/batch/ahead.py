@@ -18,7 +18,7 @@ from consumers.calls.lending import ConnectionBusyError
 from consumers.effects.blocking import FailurePolicy
 from consumers.effects.effects import Effects
 from consumers.group.positions import HeldPartitions
-from consumers.handling.handling import Handling, Prepared
+from consumers.handling.handling import Handling, PreparedMessages
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import MessageError, SerializationError
 from reservation.idempotence.server_keys import Commands
@@ -50,12 +50,12 @@ class NextBatch:
 
     batch: ReadBatch
     policy: FailurePolicy
-    prepared: Prepared | None = None
+    prepared: PreparedMessages | None = None
     effects: Effects | None = None
     error: Exception | None = None
 
 
-class Ahead:
+class DecidingAhead:
     """Decides ahead for one consumer."""
 
     def __init__(self, context: ConsumerContext, reading: BatchReading, handling: Handling) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from consumers.batch.ahead import Ahead, NextBatch
+from consumers.batch.ahead import DecidingAhead, NextBatch
 from consumers.batch.effects_writer import EffectsWriter
 from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.blame import before, transaction
@@ -83,7 +83,7 @@ class BatchHandling:
         self._handling = handling
         self._writer = writer
         self._letters = letters
-        self._ahead = Ahead(context, reading, handling)
+        self._ahead = DecidingAhead(context, reading, handling)
         declared = declarations(context.component).of(context.category)
         self._key_fields = partial(key_fields, declared)
 

@@ -36,7 +36,7 @@ from reservation.store.statements import Statement, run_together
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedMessages:
     """Messages that are decoded, with the entities that they are for.
 
     Attributes:
@@ -179,7 +179,7 @@ class Handling:
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
-    ) -> Prepared:
+    ) -> PreparedMessages:
         """Prepare to decide on messages after those that are not committed yet."""
         self._context.in_flight.adds(messages)
         with self._calling(messages):
@@ -187,7 +187,7 @@ class Handling:
             self._load(prepared.decoded, prepared.effects, NONE_READ, committed=False)
         return prepared
 
-    def decide(self, prepared: Prepared) -> Effects:
+    def decide(self, prepared: PreparedMessages) -> Effects:
         """Decide on messages that are prepared, without the connection."""
         with self._calling(prepared.messages):
             return self._decided(prepared)
@@ -280,7 +280,7 @@ class Handling:
         policy: FailurePolicy,
         as_sent: Mapping[int, StoredMessage],
         handled: frozenset[str] = frozenset(),
-    ) -> Prepared:
+    ) -> PreparedMessages:
         """Decode messages."""
         if self._concurrently is not None:
             self._concurrently.begin()
@@ -291,9 +291,9 @@ class Handling:
         )
         if policy.looks:
             decoded = self._held_up(decoded, blocking)
-        return Prepared(messages, decoded, handled, effects, blocking)
+        return PreparedMessages(messages, decoded, handled, effects, blocking)
 
-    def _decided(self, prepared: Prepared) -> Effects:
+    def _decided(self, prepared: PreparedMessages) -> Effects:
         """Decide on messages that are prepared."""
         decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
         if self._concurrently is not None and self._concurrently.applies_to(decoded):

@@ -31,7 +31,7 @@ class UntilDrained(Stop):
         return super().wait(seconds, wake)
 
 
-class Counting(Telemetry):
+class CountingTelemetry(Telemetry):
     """Counts what became of messages, and does not let a consumer wait for the database."""
 
     def __init__(self) -> None:

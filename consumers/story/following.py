@@ -38,7 +38,7 @@ _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 
 
 @dataclass
-class Found:
+class FoundMessages:
     """The found messages of those that were asked for.
 
     Attributes:
@@ -63,7 +63,7 @@ class Found:
         return self.messages.keys() & {message.global_position for message in messages}
 
 
-def follow(reading: Reading, found: Found, asked: StoredMessage) -> None:
+def follow(reading: Reading, found: FoundMessages, asked: StoredMessage) -> None:
     """Find what belongs to the command that a message is, or follows from."""
     line = [asked, *reading.causes_of(asked)]
     found.add(line)
@@ -172,7 +172,7 @@ def _events(reading: Reading, causes: Sequence[StoredMessage]) -> list[StoredMes
     return reading.by_ids(ids)
 
 
-def _search(reading: Reading, found: Found, command: StoredMessage, own: set[int]) -> None:
+def _search(reading: Reading, found: FoundMessages, command: StoredMessage, own: set[int]) -> None:
     """Look for what follows in the log after a command, and around what was found beyond."""
     until = command.global_position
     for _ in range(_PARTS):
@@ -188,7 +188,9 @@ def _search(reading: Reading, found: Found, command: StoredMessage, own: set[int
         own |= found.add(more)
 
 
-def _find_reissues(reading: Reading, found: Found, command: StoredMessage, own: set[int]) -> None:
+def _find_reissues(
+    reading: Reading, found: FoundMessages, command: StoredMessage, own: set[int]
+) -> None:
     """Find further commands with the key of a command, in its stream."""
     firsts = [found.messages[n] for n in sorted(own) if found.messages[n].position == 0]
     first = next((m for m in firsts if _is_key_of(command, m)), None)

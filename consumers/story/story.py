@@ -16,7 +16,7 @@ from consumers.dead_letters.letter import OPEN, Letter, Selection
 from consumers.story.following import (
     LOOKED_AT,
     MOST_MESSAGES,
-    Found,
+    FoundMessages,
     component_of,
     follow,
     is_command,
@@ -126,7 +126,7 @@ def read_story(connection: Connection[Any], text: str) -> Story:
     if not text or len(text.encode("utf-8", "replace")) > MAX_BYTES or not _is_storable(text):
         return Story(text, notes=("No message, stream or key can have this name.",))
     with reading(connection) as store:
-        notes, found = [], Found()
+        notes, found = [], FoundMessages()
         scheduled = store.rows("scheduled", **_scheduled(id_=_uuid(text)))
         asked = _named(store, text) or store.at([row[0] for row in scheduled if row[0] is not None])
         if len(asked) > MOST:
@@ -173,7 +173,7 @@ def _named(store: Reading, text: str) -> list[StoredMessage]:
     return list({message.global_position: message for message in named}.values())
 
 
-def _notes(store: Reading, found: Found) -> list[str]:
+def _notes(store: Reading, found: FoundMessages) -> list[str]:
     notes = [store.notes[n] for n in sorted(store.notes) if n in found.messages]
     if found.is_cut:
         notes.append(
@@ -190,7 +190,7 @@ def _notes(store: Reading, found: Found) -> list[str]:
     return notes
 
 
-def _entries(store: Reading, found: Found, asked: set[int]) -> list[Entry]:
+def _entries(store: Reading, found: FoundMessages, asked: set[int]) -> list[Entry]:
     """Return the entries of messages, each followed by those of what is stored about it."""
     about = _about(store, found.messages)
     entries: list[Entry] = []
@@ -218,7 +218,7 @@ def _entries(store: Reading, found: Found, asked: set[int]) -> list[Entry]:
     ]
 
 
-def _kind_of(message: StoredMessage, found: Found) -> EntryKind:
+def _kind_of(message: StoredMessage, found: FoundMessages) -> EntryKind:
     if message.type == PSEUDO_EVENT:
         return EntryKind.NO_EVENT if rejection_of(message) is None else EntryKind.REJECTION
     if message.global_position in found.reissues:
@@ -288,7 +288,7 @@ def _scheduled_entry(row: tuple[Any, ...], depth: int = 0) -> Entry:
 
 
 def _outcome(
-    store: Reading, found: Found, command: StoredMessage, entries: Sequence[Entry]
+    store: Reading, found: FoundMessages, command: StoredMessage, entries: Sequence[Entry]
 ) -> StoryOutcome:
     """Return what became of a command, by the entries that follow from it or are about it."""
     first = found.reissues.get(command.global_position)

@@ -29,7 +29,7 @@ from reservation.messages.written import written_as
 from reservation.serialization import codec
 from reservation.store.writing.write import Write, row_of
 from reservation.testing.messages import declaration_of, made_up_id, sent
-from reservation.testing.reference.interpreter import Interpreter, Taken
+from reservation.testing.reference.interpreter import HandlingOutcome, Interpreter
 from reservation.testing.reference.log import TIME, MemoryLog
 from reservation.testing.scenario import ScheduledMessage
 
@@ -236,7 +236,7 @@ def run_in_memory(
     return InMemoryStore(interpreters, log, outcomes)
 
 
-def _outcome(name: str, taken: Taken) -> MessageOutcome:
+def _outcome(name: str, taken: HandlingOutcome) -> MessageOutcome:
     message, outcome = taken.message, taken.outcome
     if outcome == "conflict":
         failure = conflict(message, str(taken.key_stream))

@@ -185,7 +185,7 @@ def prune_passes(component: Component, older_than: timedelta) -> Prune:
 COMPARED = ("id", "stream_name", "position", "type", "time", "data", "metadata")
 
 
-class Portion(NamedTuple):
+class ArchivePortion(NamedTuple):
     """Some messages of an archive.
 
     Attributes:
@@ -205,7 +205,7 @@ class ArchiveContents(Protocol):
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
 
-    def portions(self, category: str, number: int) -> Iterator[Portion]:
+    def portions(self, category: str, number: int) -> Iterator[ArchivePortion]:
         """Return a category's messages, so many at a time at most."""
 
 

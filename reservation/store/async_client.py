@@ -34,7 +34,7 @@ from reservation.store import statements
 from reservation.store.answers.async_listener import AsyncListener
 from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
-from reservation.store.answers.question import Questioned, question_of
+from reservation.store.answers.question import QuestionMaker, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
 from reservation.store.statements import (
     QUERIES,
@@ -226,14 +226,14 @@ class AsyncMessageStore(AsyncWriter):
         """Return the position of a stream's last message; see `MessageStore.stream_version`."""
         return await self._run(statements.stream_version(stream_name))
 
-    async def outcome(self, command: object, component: Questioned | None = None) -> Outcome:
+    async def outcome(self, command: object, component: QuestionMaker | None = None) -> Outcome:
         """Return what became of a command; see `MessageStore.outcome`."""
         return (await self._run(question_of(command, component).statement())).outcome
 
     async def wait_for(
         self,
         command: object,
-        component: Questioned | None = None,
+        component: QuestionMaker | None = None,
         *,
         timeout: float = 10.0,
     ) -> Outcome:

@@ -36,7 +36,7 @@ from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.answers.listeners import Listeners
 from reservation.store.answers.outcome import Outcome
-from reservation.store.answers.question import Questioned, question_of
+from reservation.store.answers.question import QuestionMaker, question_of
 from reservation.store.answers.waiting import wait
 from reservation.store.statements import (
     QUERIES,
@@ -305,7 +305,7 @@ class MessageStore(Writer):
         """
         self._run(statements.lock_categories(stream_names))
 
-    def outcome(self, command: object, component: Questioned | None = None) -> Outcome:
+    def outcome(self, command: object, component: QuestionMaker | None = None) -> Outcome:
         """Return what became of a command, whenever and however often it was sent.
 
         Args:
@@ -320,7 +320,7 @@ class MessageStore(Writer):
         return self._run(question_of(command, component).statement()).outcome
 
     def wait_for(
-        self, command: object, component: Questioned | None = None, *, timeout: float = 10.0
+        self, command: object, component: QuestionMaker | None = None, *, timeout: float = 10.0
     ) -> Outcome:
         """Wait until it is decided what became of a command, and return the outcome.
 

@@ -38,7 +38,7 @@ from reservation.testing.messages import (
     made_up_id,
     sent,
 )
-from reservation.testing.reference.interpreter import Interpreter, Taken
+from reservation.testing.reference.interpreter import HandlingOutcome, Interpreter
 from reservation.testing.reference.log import TIME, MemoryLog, id_conflict
 
 Outcome = Literal["handled", "rejected", "duplicate", "redelivered", "ignored", "waiting"]
@@ -272,10 +272,10 @@ class Scenario(Generic[Entity]):
             if not _waits(error, declared[stored.type].retry, self._tried[tried]):
                 raise
             self._tried[tried] += 1
-            taken = Taken(handled, category_to, "waiting", error=error)
+            taken = HandlingOutcome(handled, category_to, "waiting", error=error)
         return self._result(taken, declared.entity_stream(message), log.messages[before:])
 
-    def _dispatch(self, category: str, message: StoredMessage) -> Taken:
+    def _dispatch(self, category: str, message: StoredMessage) -> HandlingOutcome:
         """Take a message; one that is reserved as its copy."""
         taken = self._interpreter.dispatch(category, message)
         if taken.outcome == "reserved":
@@ -309,7 +309,7 @@ class Scenario(Generic[Entity]):
         return category_of(component, declared), log.write(row, type(message))
 
     def _result(
-        self, taken: Taken, entity_stream: str, stored: list[StoredMessage]
+        self, taken: HandlingOutcome, entity_stream: str, stored: list[StoredMessage]
     ) -> Result[Entity]:
         interpreter, call = self._interpreter, taken.call
         cause = None if taken.error is None else taken.error.__cause__

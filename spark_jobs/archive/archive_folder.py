@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from reservation.maintenance.pruning import Portion
+from reservation.maintenance.pruning import ArchivePortion
 from spark_jobs.archive.manifest import ArchiveManifest, ArchivePart
 from spark_jobs.archive.messages import portions
 from spark_jobs.common import files as data_files
@@ -178,7 +178,7 @@ class Archive:
             mend = "move it away" if fault.is_foreign else "put it back from a copy"
             raise ArchiveError(f"{self.folder / fault.path} {fault.what}; {mend}{more}")
 
-    def portions(self, category: str, number: int) -> Iterator[Portion]:
+    def portions(self, category: str, number: int) -> Iterator[ArchivePortion]:
         """Return a category's messages in portions; see `spark_jobs.archive.messages`."""
         for run in self.runs:
             for path in sorted(run.files):

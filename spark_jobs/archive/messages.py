@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from reservation.maintenance.pruning import COMPARED, Portion
+from reservation.maintenance.pruning import COMPARED, ArchivePortion
 from spark_jobs.common.errors import ArchiveError
 
 _COLUMNS = ["global_position", *COMPARED]
@@ -17,7 +17,7 @@ _COLUMNS = ["global_position", *COMPARED]
 _BYTES = 64 * 2**20
 
 
-def portions(path: Path, number: int) -> Iterator[Portion]:
+def portions(path: Path, number: int) -> Iterator[ArchivePortion]:
     """Return the messages of a file, in portions."""
     try:
         with ParquetFile(path) as file:
@@ -31,11 +31,11 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
         raise ArchiveError(f"{path} cannot be read: {error}") from error
 
 
-def _portion(batch: Any) -> Portion:  # of pyarrow, which has no types
+def _portion(batch: Any) -> ArchivePortion:  # of pyarrow, which has no types
     columns = {name: batch.column(name) for name in _COLUMNS}
     columns["time"] = columns["time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values = zip(*(columns[name].to_pylist() for name in COMPARED), strict=True)
-    return Portion(columns["global_position"].to_pylist(), [_digest(row) for row in values])
+    return ArchivePortion(columns["global_position"].to_pylist(), [_digest(row) for row in values])
 
 
 def _digest(row: Sequence[object]) -> str:

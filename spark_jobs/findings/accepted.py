@@ -40,7 +40,7 @@ _BY_GROUP = ("multiple", "effect-twice")
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SortedFindings:
     """The findings of a run, those that were accepted apart from the others.
 
     Attributes:
@@ -76,10 +76,10 @@ def without(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> Da
     return findings.join(_ids(findings, decisions), "id", "left_anti")
 
 
-def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> Sorted:
+def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> SortedFindings:
     """Divide findings into those that were accepted and the others."""
     if not decisions:
-        return Sorted(findings.withColumn("is_accepted", F.lit(False)), findings)
+        return SortedFindings(findings.withColumn("is_accepted", F.lit(False)), findings)
     ids = _ids(findings, decisions).withColumn("accepted", F.lit(True))
     marked = findings.join(ids, "id", "left").withColumn(
         "is_accepted", F.coalesce("accepted", F.lit(False))
@@ -88,7 +88,7 @@ def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> So
     rows = marked.where("is_accepted").withColumn("time", F.unix_micros("time")).collect()
     found = [_accepted(finding_of(row.asDict()), decisions) for row in rows]
     found.sort(key=lambda one: (one.finding.finding, one.finding.global_position))
-    return Sorted(marked, still_open, found, _counts(marked))
+    return SortedFindings(marked, still_open, found, _counts(marked))
 
 
 def finding_of(values: Mapping[str, Any]) -> Finding:  # Any: what the columns hold

@@ -16,7 +16,7 @@ from bank.messages import Deposit
 from reservation import Component
 from reservation.maintenance import pruning
 from reservation.maintenance.pruning import (
-    Portion,
+    ArchivePortion,
     prune_archived,
     prune_processed,
     prune_reservations,
@@ -74,7 +74,7 @@ class Everything:
         for n in range(0, len(rows), number):
             positions, *columns = zip(*rows[n : n + number], strict=True)
             messages = zip(*columns, strict=True)
-            yield Portion(list(positions), [self._digest(message) for message in messages])
+            yield ArchivePortion(list(positions), [self._digest(message) for message in messages])
 
     def _digest(self, message):
         texts = ["-" if field is None else f"{len(str(field))}:{field}" for field in message]

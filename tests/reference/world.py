@@ -29,7 +29,7 @@ from reservation.errors import StoreError
 from reservation.idempotence.state_based.states import looking
 from reservation.postgres.connection import connect
 from reservation.store.statements import run
-from reservation.testing.reference.interpreter import Interpreter, Taken
+from reservation.testing.reference.interpreter import HandlingOutcome, Interpreter
 from reservation.testing.reference.log import MemoryLog
 from tests.apps.idempotence import empty
 from tests.reference.environment import ENVIRONMENT, LATE, ROLE, Environment
@@ -78,7 +78,7 @@ class Draining(Consumer):
         return False
 
 
-class Counting(draining.Counting):
+class Counting(draining.CountingTelemetry):
     """Counts the outcomes of the messages, and lets consumers wait for the database."""
 
     def lacks_database(self, error: Exception) -> None:
@@ -408,7 +408,7 @@ def expectation(interpreter: Interpreter, inserted: list[str]) -> dict[str, Any]
     }
 
 
-def reason_of(letter: Taken) -> str:
+def reason_of(letter: HandlingOutcome) -> str:
     """Return the reason of a dead letter."""
     if letter.error is None:
         return letter.outcome

@@ -38,7 +38,7 @@ class RepeatOnConflict(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class LetterRetryResult:
     """The result of a look for due letters.
 
     Attributes:
@@ -102,7 +102,7 @@ class Retrying:
         retry_transaction: RetryTransaction,
         positions: HeldPartitions,
         stop: Stop,
-    ) -> Retried:
+    ) -> LetterRetryResult:
         """Look for letters that are due, and handle a set of them."""
         began = time.monotonic()
         limit = min(self._size, self._bisection.limit)
@@ -120,7 +120,7 @@ class Retrying:
             self._running.drop(ended - {letter.global_position for letter in found.letters})
         if not found.letters:
             self._bisection.ended()
-            return Retried()
+            return LetterRetryResult()
         if parked:  # these, if they are not handled
             self._due.also_parked()
         letters, more = found.letters, found.more
@@ -129,18 +129,18 @@ class Retrying:
             result = self._handle(connection, retry_transaction, positions, letters, stop)
         except LettersChanged:  # perhaps those whose failures are known
             self._bisection.failures.clear()
-            return Retried(more=True)
+            return LetterRetryResult(more=True)
         except MessageError as error:
             self._bisection.failed(
                 [letter.message for letter in letters], error, _tried(letters, error)
             )
-            return Retried(more=True)
+            return LetterRetryResult(more=True)
         except StoreError:
             self._bisection.interrupted(len(letters))
             self._due.soon()
             raise
         if result is None:
-            return Retried()
+            return LetterRetryResult()
         self._bisection.committed(len(letters), result.letters)
         if not any(one.runs for one in result.letters):
             self._size = self._next_size(len(letters), time.monotonic() - began)
@@ -152,7 +152,7 @@ class Retrying:
         if handled - result.freed - {None}:  # whose queues go on
             self._due.also_parked()
         of_calls = len((ended & set(result.positions)) - aside)
-        return Retried(result, more or result.handled > 0, of_calls)
+        return LetterRetryResult(result, more or result.handled > 0, of_calls)
 
     def _next_size(self, letters: int, seconds: float) -> int:
         """Return how many letters to handle next, so that new messages are not held up for long."""

@@ -41,7 +41,7 @@ PATIENCE = 60.0
 
 
 @dataclass(slots=True)
-class Ran:
+class RunResult:
     """A run's result.
 
     Attributes:
@@ -112,10 +112,10 @@ class PythonProcess:
                 f"{', '.join(ready.threads)}; start them at their first use"
             )
 
-    def run(self, order: Order) -> Ran:
+    def run(self, order: Order) -> RunResult:
         """Run the component to the end of the run."""
         self.begin(order)
-        ran = Ran()
+        ran = RunResult()
         self.follow(ran, PATIENCE)
         if ran.status is None:
             raise CrashKitError(
@@ -132,7 +132,7 @@ class PythonProcess:
         """Let a run that pauses go on."""
         self._write(b"")
 
-    def follow(self, ran: Ran, seconds: float) -> bool:
+    def follow(self, ran: RunResult, seconds: float) -> bool:
         """Take in what a run reports, until it ends or pauses."""
         for record in self._records(seconds):
             match record:

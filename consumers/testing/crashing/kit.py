@@ -14,7 +14,7 @@ from consumers.group.inspection.stored_positions import categories
 from consumers.testing.crashing.contents import Contents, differences, read
 from consumers.testing.crashing.databases import Copies, Copy, copies
 from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
-from consumers.testing.crashing.interpreters import PythonProcess, Ran, settings
+from consumers.testing.crashing.interpreters import PythonProcess, RunResult, settings
 from consumers.testing.crashing.orders import Called, FailingStatement, Kill, Order
 from consumers.testing.crashing.racing import Race, finish, races
 from consumers.testing.crashing.report import CrashFindings, CrashKitError, CrashReport
@@ -202,7 +202,7 @@ class _Kit:
 
     def _whole(
         self, interpreter: PythonProcess, *, batch_size: int = 1000, inspects: bool = False
-    ) -> tuple[Ran, Contents, str]:
+    ) -> tuple[RunResult, Contents, str]:
         """Run the component without a kill."""
         with self._database() as database:
             order = Order(database.address, self._categories, batch_size, inspects=inspects)
@@ -234,7 +234,7 @@ class _Kit:
             self._finish(database, ran)
             return read(database.address), self._outside(), swallowed
 
-    def _finish(self, database: Copy, ran: Ran) -> None:
+    def _finish(self, database: Copy, ran: RunResult) -> None:
         """Let other processes go on until there is nothing left to handle."""
         for n in range(_MOST_RESTARTS):
             if ran.done is not None:
@@ -277,7 +277,7 @@ class _Kit:
         return "" if self._effects is None else fingerprint(self._effects())
 
 
-def _places(ran: Ran) -> tuple[list[Kill], list[Kill]]:
+def _places(ran: RunResult) -> tuple[list[Kill], list[Kill]]:
     """Return the places for a kill: after calls of handlers, where most happens, and all others."""
     exchanges = 0 if ran.done is None else ran.done.exchanges
     others = [Kill("exchange", number) for number in range(1, exchanges + 1)]
@@ -286,7 +286,7 @@ def _places(ran: Ran) -> tuple[list[Kill], list[Kill]]:
     return [Kill("returned", call.number) for call in calls], others
 
 
-def _faults(ran: Ran) -> Iterator[FailingStatement]:
+def _faults(ran: RunResult) -> Iterator[FailingStatement]:
     """Give every statement of a handler that may fail, and how."""
     for call in _committed(ran):
         for statement in range(1, call.statements + 1):
@@ -294,7 +294,7 @@ def _faults(ran: Ran) -> Iterator[FailingStatement]:
             yield FailingStatement(call.number, statement, lost=True)
 
 
-def _committed(ran: Ran) -> Collection[Called]:
+def _committed(ran: RunResult) -> Collection[Called]:
     """Return of the calls for each message the last, which is the one that is committed."""
     return {call.place: call for call in ran.calls}.values()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from consumers.testing.crashing.contents import Contents
 from consumers.testing.crashing.databases import Copy
-from consumers.testing.crashing.interpreters import PATIENCE, PythonProcess, Ran
+from consumers.testing.crashing.interpreters import PATIENCE, PythonProcess, RunResult
 from consumers.testing.crashing.orders import Called, HandledStep, Order
 from consumers.testing.crashing.report import CrashKitError
 from reservation.component import Component
@@ -62,7 +62,7 @@ class Race:
         first, second = interpreters[0], interpreters[-1]
         pausing = HandledStep(self._name, self._ordinal, pauses=True)
         first.begin(Order(database.address, steps=(*self._before, pausing)))
-        ran, other = Ran(), Ran()
+        ran, other = RunResult(), RunResult()
         if first.follow(ran, PATIENCE):
             second.begin(Order(database.address, steps=(self._beside(),)))
             for _ in range(int(PATIENCE / _GLANCE)):

@@ -12,7 +12,7 @@ from reservation.errors import (
 )
 from reservation.idempotence.state_based.delta import difference
 from reservation.idempotence.state_based.states import (
-    Built,
+    BuiltState,
     FirstHandling,
     StreamStates,
     Version,
@@ -57,7 +57,7 @@ class StateCheck(Check):
             if (before := stored.before) is not None
         }
         # By stream, the position of the newest version and its state.
-        self._newest: dict[str, tuple[int, Built]] = {}
+        self._newest: dict[str, tuple[int, BuiltState]] = {}
         self._added: list[Version] = []
 
     def is_duplicate(self, incoming: Incoming) -> bool:
@@ -110,7 +110,7 @@ class StateCheck(Check):
             given=given,
             outputs=outputs,
         )
-        self._newest[stream] = position, Built(state, base)
+        self._newest[stream] = position, BuiltState(state, base)
         self._added.append(version)
 
     def record(self) -> Sequence[Request]:
@@ -120,12 +120,12 @@ class StateCheck(Check):
     def _of(self, incoming: Incoming) -> tuple[str, StreamStates]:
         return self._found[incoming.message.global_position]
 
-    def _newest_of(self, stream: str, stored: StreamStates) -> tuple[int, Built]:
+    def _newest_of(self, stream: str, stored: StreamStates) -> tuple[int, BuiltState]:
         """Return the newest version; its position is -1 if there is none."""
         newest = self._newest.get(stream)
         if newest is not None:
             return newest
-        state = Built("", 0) if stored.newest < 0 else self._read.get((stream, stored.newest))
+        state = BuiltState("", 0) if stored.newest < 0 else self._read.get((stream, stored.newest))
         if state is None:
             raise StoreError(
                 f"The newest state in {printable(stream)} builds on versions that are missing from "

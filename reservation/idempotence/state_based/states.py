@@ -83,7 +83,7 @@ class FirstHandling:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltState:
     """A state, and how it is stored.
 
     Attributes:
@@ -111,7 +111,7 @@ class StreamStates:
     newest: int
     expired: dict[str, int]
     known: FirstHandling | None
-    before: Built | None
+    before: BuiltState | None
 
 
 def looking(wanted: Sequence[tuple[str, str]]) -> Statement[list[StreamStates]]:
@@ -126,7 +126,7 @@ def looking(wanted: Sequence[tuple[str, str]]) -> Statement[list[StreamStates]]:
                     -1 if newest is None else newest,
                     msgspec.json.decode(expired or "{}"),
                     None if position is None else FirstHandling(stream, position, given, outputs),
-                    None if base is None else Built(_built(states), base),
+                    None if base is None else BuiltState(_built(states), base),
                 )
             )
         return found

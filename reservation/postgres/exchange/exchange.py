@@ -22,8 +22,8 @@ from reservation.postgres.exchange.keeping_connection import (
 )
 from reservation.postgres.exchange.pipeline import (
     AS_EXPECTED,
+    EncodedStatement,
     Results,
-    Sending,
     check_results,
     put,
     put_and_taken,
@@ -54,7 +54,7 @@ def exchange(
             meanwhile()
         return answers
     commits &= connection.begun
-    sent = [Sending(connection, request) for request in requests]
+    sent = [EncodedStatement(connection, request) for request in requests]
     with _in_pipeline(connection):
         if meanwhile is None:
             results = connection.wait(put_and_taken(connection, sent, commits=commits))

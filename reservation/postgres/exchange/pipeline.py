@@ -22,7 +22,7 @@ AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
 
 
-class Sending:
+class EncodedStatement:
     """A statement as libpq takes it."""
 
     def __init__(self, connection: KeepingConnection, request: Request) -> None:
@@ -65,7 +65,7 @@ Results = tuple[list[PGresult], list[PGresult]]
 
 def put(
     connection: KeepingConnection,
-    sent: Sequence[Sending],
+    sent: Sequence[EncodedStatement],
     *,
     commits: bool,
 ) -> PQGen[Names]:
@@ -79,7 +79,7 @@ def put(
     new = {one.key: one for one in sent if one.key not in names}
     given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
 
-    def send(one: Sending) -> None:
+    def send(one: EncodedStatement) -> None:
         name = names.get(one.key) or given[one.key]
         pgconn.send_query_prepared(
             name, one.values, param_formats=one.formats, result_format=Format.BINARY
@@ -114,7 +114,7 @@ def taken(connection: KeepingConnection, new: Names) -> PQGen[Results]:
 
 
 def put_and_taken(
-    connection: KeepingConnection, sent: Sequence[Sending], *, commits: bool
+    connection: KeepingConnection, sent: Sequence[EncodedStatement], *, commits: bool
 ) -> PQGen[Results]:
     """Send statements, and return their results."""
     new = yield from put(connection, sent, commits=commits)

@@ -65,7 +65,7 @@ class Question:
         return OutcomeAnswer(outcome, bool(notices))
 
 
-class Questioned(Protocol):
+class QuestionMaker(Protocol):
     """Makes questions about commands: a component."""
 
     # Any: components have overloads of their own.
@@ -74,7 +74,7 @@ class Questioned(Protocol):
         ...
 
 
-def question_of(command: object, component: Questioned | None) -> Question:
+def question_of(command: object, component: QuestionMaker | None) -> Question:
     """Return the question that a caller of `MessageStore.outcome` means."""
     if isinstance(command, Question):
         return command

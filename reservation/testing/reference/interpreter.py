@@ -50,7 +50,7 @@ DONE = ("reserved", "handled", "rejected", "duplicate", "redelivered", "ignored"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class HandlingOutcome:
     """The outcome of a message.
 
     Attributes:
@@ -98,7 +98,7 @@ class Interpreter:
         self.component, self.log = component, log
         self._copy_id, self._connection = copy_id, connection
         self.positions, self.counts = Counter[str](), Counter[str]()
-        self.letters: dict[tuple[str, str, int], Taken] = {}
+        self.letters: dict[tuple[str, str, int], HandlingOutcome] = {}
         self.states: dict[str, str] = {}
         self._memory: dict[Any, int] = {}
         self.copies: set[str] = set()
@@ -116,7 +116,7 @@ class Interpreter:
             *declared.subscribed_categories,
         ]
 
-    def drain(self, category: str) -> list[Taken]:
+    def drain(self, category: str) -> list[HandlingOutcome]:
         """Take a category to its end."""
         taken = []
         for message in self.log.messages:  # which grows meanwhile
@@ -133,7 +133,7 @@ class Interpreter:
             left = [0, *(m.global_position for m in read)]
             self.positions[category] = left[max(len(read) - messages, 0)]
 
-    def take(self, category: str, message: StoredMessage) -> Taken:
+    def take(self, category: str, message: StoredMessage) -> HandlingOutcome:
         """Take a message, as often as it is tried, and set it aside if it cannot be handled.
 
         What a policy of its handler names is tried once: its next attempt has a time of its own.
@@ -144,13 +144,13 @@ class Interpreter:
                 taken = self.dispatch(category, message)
             except MessageError as error:
                 if self._blocks(category):
-                    taken = Taken(message, category, "parked", self._entity)
+                    taken = HandlingOutcome(message, category, "parked", self._entity)
                     continue
                 following, is_named = self._following(category, message, error, tried)
                 tried = following.attempts
                 if is_named or following.wait is None:
                     outcome = "waiting" if following.wait is not None else "dead"
-                    taken = Taken(message, category, outcome, self._entity, error)
+                    taken = HandlingOutcome(message, category, outcome, self._entity, error)
         if taken.outcome not in DONE:
             if taken.outcome == "conflict":  # which nothing waits behind
                 taken = dataclasses.replace(taken, entity=None)
@@ -158,14 +158,14 @@ class Interpreter:
         self.counts[taken.outcome] += 1
         return taken
 
-    def dispatch(self, category: str, message: StoredMessage) -> Taken:
+    def dispatch(self, category: str, message: StoredMessage) -> HandlingOutcome:
         """Take a message once."""
         component = self.component
         table = declarations(component)
         declared = table.of(category)
         self._entity = entity_by_stream(component, category, message)
         if declared.passes(message):
-            return Taken(message, category, "ignored")
+            return HandlingOutcome(message, category, "ignored")
         reserves = category == table.command_category
         reservation = declared[message.type].reservation
         direct = declared[message.type].handler is not None
@@ -174,7 +174,7 @@ class Interpreter:
         copies = reservation is not None and reserves
         if copies and (name := server_key(component, message)):
             if self._blocks(category):
-                return Taken(message, category, "parked", self._entity)
+                return HandlingOutcome(message, category, "parked", self._entity)
             return self._reserve(category, message, (name, None), declared[message.type])
         command = command_in(declared, message, is_interrupt)
         streams = (
@@ -184,7 +184,7 @@ class Interpreter:
         )
         self._entity = entity_stream_of(declared, message, command, is_interrupt)
         if self._blocks(category):
-            return Taken(message, category, "parked", self._entity)
+            return HandlingOutcome(message, category, "parked", self._entity)
         if streams is not None:
             return self._reserve(category, message, streams, declared[message.type])
         return self._handle(category, declared, message, command, self._entity)
@@ -211,10 +211,10 @@ class Interpreter:
         name: str,
         first: StoredMessage,
         declared: MessageDeclaration,
-    ) -> Taken:
+    ) -> HandlingOutcome:
         same = is_repeated(self.component, declared, message, first)
         outcome = "duplicate" if same else "conflict"
-        return Taken(message, category, outcome, self._entity, key_stream=name)
+        return HandlingOutcome(message, category, outcome, self._entity, key_stream=name)
 
     def _reserve(
         self,
@@ -222,7 +222,7 @@ class Interpreter:
         message: StoredMessage,
         streams: tuple[str, str | None],
         declared: MessageDeclaration,
-    ) -> Taken:
+    ) -> HandlingOutcome:
         name, first = first_copy(streams, self.log.stream)
         if first is not None:
             return self._compare(category, message, name, first, declared)
@@ -230,7 +230,7 @@ class Interpreter:
         id_, class_ = self._copy_id(name), self.log.classes.get(message.global_position)
         self.copies.add(id_)
         self.log.add(id_, name, message.type, message.data, metadata.encode(), class_)
-        return Taken(message, category, "reserved", self._entity, key_stream=name)
+        return HandlingOutcome(message, category, "reserved", self._entity, key_stream=name)
 
     def _handle(
         self,
@@ -239,7 +239,7 @@ class Interpreter:
         message: StoredMessage,
         command: object,
         stream: str,
-    ) -> Taken:
+    ) -> HandlingOutcome:
         initiates = declared[message.type].role is Role.INITIATE
         keeps_state = message.type in declared.state_based
         loaded = self.load(stream, projected=not keeps_state)
@@ -256,10 +256,10 @@ class Interpreter:
         line, value = known_by(once, category, incoming)
         if line is not None and self._memory.get(line, -1) >= value:
             outcome = "redelivered" if once is not None and once.keeps_state else "duplicate"
-            return Taken(message, category, outcome, stream)
+            return HandlingOutcome(message, category, outcome, stream)
         first_event = self.log.find(followed_id(message.id, stream, 0))
         if first_event is not None and first_event.stream_name == stream:
-            return Taken(message, category, "redelivered", stream)
+            return HandlingOutcome(message, category, "redelivered", stream)
         if keeps_state:
             loaded.entity = state_of(self.component, self.states.get(stream), message)
         connection = self._connection
@@ -271,13 +271,13 @@ class Interpreter:
                 )
                 self._write(message, done)
         except _WrittenBefore:
-            return Taken(message, category, "redelivered", stream)
+            return HandlingOutcome(message, category, "redelivered", stream)
         if done.state is not None:
             self.states[stream] = done.state
         if line is not None and (not isinstance(once, PositionInEvents) or done.decided.events):
             self._memory[line] = value
         outcome = "handled" if done.rejection is None else "rejected"
-        return Taken(message, category, outcome, stream, call=done)
+        return HandlingOutcome(message, category, outcome, stream, call=done)
 
     def load(self, stream: str, *, projected: bool = True) -> Loaded:
         """Return an entity as its events make it, or if it is not to be projected, a new one."""

@@ -9,7 +9,7 @@ from consumers.batch.batch_runner import BatchRunner
 from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.loop.consumer import Consumer
-from consumers.loop.draining import Counting, UntilDrained
+from consumers.loop.draining import CountingTelemetry, UntilDrained
 from consumers.options import Options
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.logs import Log
@@ -30,7 +30,7 @@ _QUERIES = load_queries("consumers.testing.crashing.inside", "running.sql")
 _ROUNDS = 3
 
 
-class _Counting(Counting):
+class _Counting(CountingTelemetry):
     """Counts, and says when a batch was committed."""
 
     def __init__(self, committed: Callable[[], None]) -> None:
