@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reservation.component import Component
-from reservation.errors import AppPathError, ForeignPositionError
+from reservation.errors import AppPathError, StoreReplacedError
 from reservation.raised import describe, note_own_code
 
 # Our packages, whose names are so common that a user's folder may have them too.
@@ -91,8 +91,8 @@ def _attribute(module: object, attribute: str, app: str) -> object:
             value = getattr(value, name)
         except AttributeError as error:
             raise AppPathError(
-                f"{app}: {attribute!r} is not in the module; it should be the attribute that "
-                f"holds the component"
+                f"{app}: {attribute!r} is not in the module; name the attribute that holds "
+                f"the component"
             ) from error
     return value
 
@@ -102,5 +102,5 @@ def app_in_errors(app: str) -> Iterator[None]:
     """Add the app path to errors that name a command to run on it."""
     try:
         yield
-    except ForeignPositionError as error:
-        raise ForeignPositionError(error.consumer, error.category, error.position, app) from error
+    except StoreReplacedError as error:
+        raise StoreReplacedError(error.consumer, error.category, error.position, app) from error

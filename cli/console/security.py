@@ -124,7 +124,7 @@ class OnlyProxies:
         """Handle one request."""
         app = self._app
         if scope["type"] == "http" and not self._is_proxy(scope):
-            app = PlainTextResponse("The console answers to its proxy only.\n", 403)
+            app = PlainTextResponse("Only the proxy may connect to the console.\n", 403)
         await app(scope, receive, send)
 
     def _is_proxy(self, scope: Scope) -> bool:
