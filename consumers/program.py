@@ -103,7 +103,7 @@ def run(
         SessionError: a pooler does not give the consumers sessions of their own.
         GroupError: a category has several partitions in which messages of an entity would not stay
             in order, or there is a member of a group that this process cannot work beside.
-        ForeignPositionError: a position was taken in another log.
+        StoreReplacedError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
     options = _options(batch_size, batch_bytes, errors)
@@ -168,7 +168,7 @@ def drain(
             names than it declares, or events of types that it does not declare.
         GroupError: a category has several partitions in which messages of an entity would not stay
             in order, or there is a member of a group that this process cannot work beside.
-        ForeignPositionError: a position was taken in another log.
+        StoreReplacedError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
     options = _options(batch_size, batch_bytes, errors)

@@ -27,7 +27,7 @@
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     ├── GroupError                a consumer group is not as it was requested
-    ├── ForeignPositionError      a consumer's position was taken in another log
+    ├── StoreReplacedError      a consumer's position was taken in another log
     └── PositionLostError         another process took over this consumer's position
 
 `consumers`, `cli` and `spark_jobs` derive errors of their own from ReservationError. The one that a
@@ -180,7 +180,7 @@ class GroupError(ReservationError):
     """A consumer group is not as it was requested, or has a member that does not fit."""
 
 
-class ForeignPositionError(ReservationError):
+class StoreReplacedError(ReservationError):
     """A position was taken in another log: the store was cleared, restored or replaced.
 
     Attributes:

@@ -22,7 +22,7 @@ from consumers.group.inspection.unread import UnreadCategory
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component
-from reservation.errors import DatabaseUnavailableError, ForeignPositionError
+from reservation.errors import DatabaseUnavailableError, StoreReplacedError
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
@@ -130,13 +130,13 @@ def _render(seen: Status, problem: str | None = None, app: str | None = None) ->
     return Group(_table(seen), *below, *(Text(notice, style="bold red") for notice in notices))
 
 
-def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
+def _foreign(seen: Status, app: str | None) -> list[StoreReplacedError]:
     """Return an error for each consumer with a position of another log."""
     reached: dict[tuple[str, str], int] = {}
     for stored in (partition.stored for partition in seen.partitions if partition.stored.foreign):
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
-    return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
+    return [StoreReplacedError(*reads, position, app) for reads, position in reached.items()]
 
 
 def _scheduled(seen: Status) -> list[Text]:

@@ -25,7 +25,7 @@ from consumers.group.inspection.stored_positions import read_positions, reads_of
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.declaration.table import declarations
-from reservation.errors import ForeignPositionError
+from reservation.errors import StoreReplacedError
 from reservation.maintenance.pruning import (
     ALWAYS,
     Prune,
@@ -232,7 +232,7 @@ def _refuse_foreign(connection: Connection[Any], component: Component, app: str)
     """Refuse to prune by positions of another log."""
     for stored in read_positions(connection, reads_of(component)):
         if stored.foreign:
-            raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
+            raise StoreReplacedError(stored.consumer, stored.category, stored.position, app)
 
 
 def _read_by(connection: Connection[Any], categories: list[str]) -> list[str]:

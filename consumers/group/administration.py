@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation.errors import ForeignPositionError, StoreError
+from reservation.errors import StoreError, StoreReplacedError
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -197,7 +197,7 @@ def apply_changes(
 def _refuse_foreign(group: IdleGroup) -> None:
     if group.foreign:
         highest = max((*group.positions, *(group.effective_former_positions or ())))
-        raise ForeignPositionError(group.consumer, group.category, highest)
+        raise StoreReplacedError(group.consumer, group.category, highest)
 
 
 def _array(former_positions: Sequence[int] | None) -> list[int] | None:

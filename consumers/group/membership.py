@@ -22,7 +22,7 @@ from consumers.group.heartbeat import Heartbeat, Lease
 from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session, process_name
-from reservation.errors import ForeignPositionError, GroupError
+from reservation.errors import GroupError, StoreReplacedError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -161,7 +161,7 @@ class Membership:
         ][:7]
         foreign, unsettled, self.next_scheduled, self.overdue = rows[0][7:]
         if foreign is not None:
-            raise ForeignPositionError(self._consumer, self._category, foreign)
+            raise StoreReplacedError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(HeldPartition, partitions, positions, epochs)
         self.positions = HeldPartitions(

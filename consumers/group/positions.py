@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from reservation.errors import ForeignPositionError, PositionLostError
+from reservation.errors import PositionLostError, StoreReplacedError
 from reservation.messages.message import MAX_POSITION, StoredMessage
 from reservation.postgres.arrays import Int4Array, IntArray
 from reservation.postgres.error_translation import environmental, translated
@@ -216,13 +216,13 @@ class HeldPartitions:
         if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
             raise self.lost(connection)
 
-    def lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
+    def lost(self, connection: Connection[Any]) -> StoreReplacedError | PositionLostError:
         """Return why a position could not be moved or held."""
         with translated():
             of = {"consumer": self.consumer, "category": self.category}
             ((foreign_at,),) = connection.execute(_QUERIES["foreign_at"], of).fetchall()
         if foreign_at is not None:
-            return ForeignPositionError(self.consumer, self.category, foreign_at)
+            return StoreReplacedError(self.consumer, self.category, foreign_at)
         return PositionLostError(
             f"Another process has taken over partitions of the consumer {self.consumer} of "
             f"{self.category}; this process commits nothing more of them"

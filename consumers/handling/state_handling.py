@@ -32,7 +32,7 @@ class StateContext(Context):
 
     Attributes:
         before: the state as JSON text before the call; None for a new one.
-        first: what is stored of the first handling; None for a new message.
+        first: the stored first handling; None for a new message.
         state: the state that the handler changes.
     """
 
@@ -58,7 +58,7 @@ class StateHandling:
         return item.message.type in self._strategies
 
     def first_handling(self, item: Decoded, effects: Effects) -> FirstHandling | None:
-        """Return what is stored of the first handling of a message; None if it is new."""
+        """Return the stored first handling of a message; None if it is new."""
         return (
             self._check(item, effects).first_handling(item.incoming)
             if self.applies_to(item)

@@ -31,7 +31,7 @@ class Key(Generic[Command]):
         fields: the field, or fields, that hold the key; or a function that takes the command and
             returns the key.
         into: the reservation category; None for ``<component>Transaction``.
-        per: the field whose value leads the name of the stream, which keeps the commands of an
+        per: the field whose value is the first part of the stream's id, which keeps commands of an
             entity in order in a consumer group; the component's ``id`` if it is left out. None for
             streams that are named by the key alone.
         ignoring: the fields in which a reissue may differ from the first issue, such as the time

@@ -18,7 +18,7 @@ from psycopg import Connection, Error, IsolationLevel
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
-from reservation.errors import ForeignPositionError
+from reservation.errors import StoreReplacedError
 from reservation.maintenance import finding_decisions
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.maintenance.finding_decisions import FindingDecision
@@ -159,7 +159,7 @@ class Snapshot:
         rows = self._connection.execute(_QUERIES["gone"], names).fetchall()
         foreign = [int(position) for position, _, is_deleted in rows if not is_deleted]
         if foreign:
-            raise ForeignPositionError(consumer, category, max(foreign))
+            raise StoreReplacedError(consumer, category, max(foreign))
         return {int(position): str(message_id) for position, message_id, _ in rows}
 
     def given_data(self, consumer: str, category: str, first: int, last: int) -> list[GivenData]:

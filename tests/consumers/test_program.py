@@ -19,9 +19,9 @@ from reservation import Component, Context, Key
 from reservation.errors import (
     DatabaseUnavailableError,
     DeclarationError,
-    ForeignPositionError,
     SchemaError,
     StoreError,
+    StoreReplacedError,
 )
 from tests.apps.bank import broken, event_types
 from tests.support.consuming import hosted, logged, until
@@ -324,6 +324,6 @@ def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, c
         "UPDATE reservation.moves SET message_id = gen_random_uuid()"
         " WHERE category = 'accountTransaction'"
     )
-    with pytest.raises(ForeignPositionError, match="accountTransaction"):
+    with pytest.raises(StoreReplacedError, match="accountTransaction"):
         consumers.run(account, database_url)
     until(lambda: connections(connection) == [])

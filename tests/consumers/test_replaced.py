@@ -11,7 +11,7 @@ import pytest
 import consumers
 from bank import account
 from reservation import MessageStore
-from reservation.errors import ForeignPositionError
+from reservation.errors import StoreReplacedError
 from reservation.strategies import Processed, Revisions
 from tests.apps.bank import RESERVED, broken, drain, event_types
 from tests.apps.idempotence import PURSE, purse
@@ -85,7 +85,7 @@ def test_a_consumer_of_a_cleared_store_stops_until_its_positions_are_reset(
     new_log(connection, store)
     stored = positions(connection)
     for call in (consumers.run, consumers.drain):
-        with pytest.raises(ForeignPositionError, match=r"not in this store.*positions reset"):
+        with pytest.raises(StoreReplacedError, match=r"not in this store.*positions reset"):
             call(account, database_url)
     assert positions(connection) == stored
     assert event_types(store) == []
@@ -103,7 +103,7 @@ def test_a_running_consumer_stops_where_the_store_is_cleared(
     handle_some(connection, store, before)
     held = "SELECT count(holder) FROM reservation.positions"
     with (  # noqa: PT012  it ends by itself
-        pytest.raises(ForeignPositionError, match="not in this store"),
+        pytest.raises(StoreReplacedError, match="not in this store"),
         hosted(account, database_url) as running,
     ):
         until(lambda: connection.execute(held).fetchone() == (2,), running)
@@ -152,7 +152,7 @@ def test_each_partition_recognizes_it(connection, store, reservation, database_u
     new_log(connection, store)
     line = reservation("partitions", "bank:account", "3", status=2).stderr
     assert "`reservation positions reset bank:account`" in line
-    with pytest.raises(ForeignPositionError):
+    with pytest.raises(StoreReplacedError):
         drain(connection)
     reservation("positions", "reset", "bank:account", "--yes")
     drain(connection)
@@ -171,7 +171,7 @@ def test_an_imported_position_names_its_message(connection, store, reservation):
     position, message_id = positions(connection)[COMMANDS]
     assert message_at(store, COMMANDS, position).id == message_id
     new_log(connection, store)
-    with pytest.raises(ForeignPositionError):
+    with pytest.raises(StoreReplacedError):
         drain(connection)
 
 
@@ -249,7 +249,7 @@ def test_a_restore_of_the_messages_alone_is_recognized(connection, store, own_to
     store.write([deposit(f"later{n}", "1") for n in range(5)], STREAM)
     drain(connection)
     restore("message_store")
-    with pytest.raises(ForeignPositionError):
+    with pytest.raises(StoreReplacedError):
         drain(connection)
 
 
@@ -285,7 +285,7 @@ def test_positions_of_another_store_are_recognized(
     with psycopg.connect(address, autocommit=True) as other:
         MessageStore(other).write([open_(), *(deposit(f"x{n}") for n in range(50))], STREAM)
         restore("reservation", to=address)
-        with pytest.raises(ForeignPositionError):
+        with pytest.raises(StoreReplacedError):
             drain(other)
 
 
@@ -356,7 +356,7 @@ def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connect
     connection.execute("TRUNCATE message_store.messages")
     drain(connection)
     connection.execute(TRUNCATE)
-    with pytest.raises(ForeignPositionError):
+    with pytest.raises(StoreReplacedError):
         drain(connection)
 
 

@@ -124,7 +124,7 @@ class Rule:
     Attributes:
         command: the class.
         key: the fields of the key.
-        per: the field that leads the stream; None for the key alone.
+        per: the field whose value is first in the stream's id; None for the key alone.
         into: how the reservation category begins.
     """
 

@@ -1,4 +1,4 @@
-"""Answers: what is taken from the application, and what is stored of it.
+"""Answers of the application, and how they are stored.
 
 A stored answer is the status, the headers and the content, byte for byte. Headers that are about
 the connection, the moment or the client's session are sent with the first answer and not stored.

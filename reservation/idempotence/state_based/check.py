@@ -86,7 +86,7 @@ class StateCheck(Check):
         return before.text
 
     def first_handling(self, incoming: Incoming) -> FirstHandling | None:
-        """Return what is stored of the first handling of a message; None if it is new."""
+        """Return the stored first handling of a message; None if it is new."""
         return self._of(incoming)[1].known
 
     def handled(
