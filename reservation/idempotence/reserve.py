@@ -46,8 +46,8 @@ class Reservation:
         command: the command's dataclass.
         into: the reservation category.
         key: the fields that hold the idempotence key, or a function of the command.
-        entity: the field whose value is the first part of the stream's id, so that a group keeps the
-            commands of an entity in order; None for streams named by the key alone.
+        entity: the field whose value is the first part of the stream's id, so that a group keeps
+            the commands of an entity in order; None for streams named by the key alone.
         former_key: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
         shared: whether a key of the same fields in a command of another type is never the same key.
