@@ -27,7 +27,7 @@
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     ├── GroupError                a consumer group is not as it was requested
-    ├── StoreReplacedError      a consumer's position was taken in another log
+    ├── StoreReplacedError        a consumer's position was taken in another log
     └── PositionLostError         another process took over this consumer's position
 
 `consumers`, `cli` and `spark_jobs` derive errors of their own from ReservationError. The one that a

@@ -15,21 +15,21 @@ from reservation.errors import MessageError, ReservationError
 R = TypeVar("R")
 
 
-def _nobody_notes(global_position: int, is_letter: bool) -> None:
-    """Note nothing of a counted attempt."""
+def _ignore(global_position: int, is_letter: bool) -> None:
+    """Ignore that an attempt is counted."""
     del global_position, is_letter
 
 
 class CountedAttempts:
-    """The attempts of one consumer; those that were begun are remembered if a connection is lost.
+    """The attempts of one consumer; those that have begun survive the loss of a connection.
 
     Attributes:
-        corrections: what is to be added to the stored counts of messages, by their keys: of some,
-            a process died that had others in flight too; of some, an attempt was not counted.
+        corrections: by the key of a message, what is to be added to its stored count: -1 if others
+            in flight may have ended the process, 1 if an attempt was not counted.
     """
 
-    def __init__(self, counted: Callable[[int, bool], None] = _nobody_notes) -> None:
-        self._counted = counted
+    def __init__(self, note_counted: Callable[[int, bool], None] = _ignore) -> None:
+        self._note_counted = note_counted
         self.corrections: dict[Hashable, int] = {}
         self._begun: dict[Hashable, int] = {}
 
@@ -61,15 +61,15 @@ class CountedAttempts:
     def _begin(
         self, key: Hashable, count: Callable[[], int | None], uncount_attempt: Callable[[], None]
     ) -> int | None:
-        """Return the number of the attempt that begins, or that was begun and did not end."""
+        """Return the number of the attempt that begins, or that has begun and not ended."""
         if key not in self._begun:
             correction = self.corrections.pop(key, 0)
             if correction < 0:
                 uncount_attempt()
-            # Noted first, so that a count that is committed as the process dies is taken back; one
-            # that was not committed is then found to be none.
+            # Noted first: if the process dies while it counts, its host takes the count back, which
+            # changes nothing if that was not committed.
             position = key[1] if isinstance(key, tuple) else int(str(key))
-            self._counted(position, isinstance(key, tuple))
+            self._note_counted(position, isinstance(key, tuple))
             number = count()
             if number is not None and correction > 0:
                 number = count()
@@ -79,7 +79,7 @@ class CountedAttempts:
         return self._begun[key]
 
     def _uncount_attempt(self, key: Hashable, uncount_attempt: Callable[[], None]) -> None:
-        """Uncount the attempt that was begun."""
+        """Uncount the attempt that has begun."""
         with contextlib.suppress(ReservationError):
             uncount_attempt()
             self._end(key)
@@ -87,4 +87,4 @@ class CountedAttempts:
     def _end(self, key: Hashable) -> None:
         """Note the end of an attempt."""
         del self._begun[key]
-        self._counted(0, False)
+        self._note_counted(0, False)

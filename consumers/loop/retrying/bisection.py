@@ -4,13 +4,12 @@ If the error names a message, and the work of its handler could not be undone se
 transaction is run again up to that message, which is set aside without being tried. A refused
 statement or commit names none. Then transactions are halved until one is committed or has one
 message; each next one has half of the messages left of the failed one. After a death of the process
-each message is handled by itself, because an attempt at several could not be counted for the one
-that is at fault.
+each message is handled by itself, so that an attempt can be counted for the one at fault.
 
 Once the message is found, each transaction is up to twice as large as the one before.
 
-If the database was lost meanwhile, no message is at fault, and none is searched for. The next
-transaction is still half as large, because the server or the network may not have borne the last.
+If the connection was lost meanwhile, no message is at fault, and none is searched for. The next
+transaction is still half as large, in case the last was too large for the server or the network.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ class Bisection:
         self._named = 0  # the next messages, up to one whose failure is known
         self._suspects = 0  # the next messages, one of which was refused
         self._counted = 0  # the next messages, one of which may end the process
-        self._until = 0  # up to where these are, if that is known
+        self._until = 0  # the position of the last of these, if that is known
         self.failures: dict[int, Failure] = {}
 
     @property
@@ -75,7 +74,7 @@ class Bisection:
     def failed(
         self, messages: Sequence[StoredMessage], error: MessageError, tried: int | None = None
     ) -> None:
-        """Note that a transaction failed, and how often the message that is named was tried."""
+        """Note that a transaction failed, and how often the message that it names was tried."""
         earlier = 0 if len(messages) == 1 else before(messages, error.global_position)
         if earlier is None:
             self._named = 0
@@ -99,8 +98,8 @@ class Bisection:
         self._named = 0
         for letter in letters:
             self.failures.pop(letter.message.global_position, None)
-        found = any(letter.failure.reason is Reason.PROCESS_DIED for letter in letters)
-        self._counted = 0 if found else max(self._counted - size, 1 if self._until else 0)
+        is_found = any(letter.failure.reason is Reason.PROCESS_DIED for letter in letters)
+        self._counted = 0 if is_found else max(self._counted - size, 1 if self._until else 0)
         self._suspects = max(self._suspects - size, 0)
         if self._suspects:
             self._size = max(self._suspects // 2, 1)

@@ -1,4 +1,4 @@
-"""The messages that a process had in flight when it died: they are taken one by one."""
+"""The messages that a process had in flight when it died, which are handled one by one."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,16 +31,16 @@ class Deaths:
         self._beat = beat
 
     def take_over(self, partitions: Iterable[int], lowest: int, head: int) -> None:
-        """Take what was in flight of some partitions one by one, between two positions.
+        """Handle what was in flight of some partitions one by one, between two positions.
 
-        Where that is not known, because the host died too, it is as much as a batch has.
+        If that is not known, because the host died too, as many messages as a batch has are.
         """
-        left = self._in_flight.left(partitions)
-        if left is None:
+        records = self._in_flight.left(partitions)
+        if records is None:
             self._bisection.died()
             self._retrying.died()
             return
-        for record in left:
+        for record in records:
             if record.owed < 0 or record.owed > lowest:
                 key: Hashable = record.owed if record.owed > 0 else ("letter", -record.owed)
                 self._attempts.corrections[key] = record.correction
@@ -58,20 +58,20 @@ class Deaths:
     def permit(self, one_at_a_time: bool, stop: Stop) -> Iterator[bool]:
         """Let the next transaction run; give False if it is time to stop first.
 
-        Of messages that may have ended a process, one at a time is handled in all of a process; by
-        itself where others in flight may have ended it as well.
+        A process handles one suspect at a time, with no batch beside it if other messages in flight
+        may have ended the last process too.
         """
         if one_at_a_time:
             self._in_flight.waits()
             exclusive = any(correction < 0 for correction in self._attempts.corrections.values())
-            begins, end = (
+            may_run, end = (
                 self._suspects.take(stop, self._beat, exclusive=exclusive),
                 self._suspects.give,
             )
         else:
-            begins, end = self._suspects.begin_batch(stop, self._beat), self._suspects.end_batch
+            may_run, end = self._suspects.begin_batch(stop, self._beat), self._suspects.end_batch
         try:
-            yield begins
+            yield may_run
         finally:
-            if begins:
+            if may_run:
                 end()

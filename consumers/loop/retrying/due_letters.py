@@ -1,9 +1,8 @@
 """One consumer's looks for letters that are due.
 
 It looks when partitions were taken, after each commit that wrote or finished letters, when the next
-letter that it knows of is due, and at each rebalance while there are letters that wait or
-are parked: another process, or a person, may have finished what was before them. Where a look takes
-long, it is made less often.
+letter that it knows of is due, and at each rebalance while letters wait or are parked, because
+another process, or a person, may have finished those before them. Long looks are made less often.
 """
 
 import math
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from consumers.failures.failure import Unhandled
 
-# A look at a rebalance is made so many times as long after the last as that took.
+# The pause between two looks at rebalances, as a multiple of how long the last one took.
 _PAUSE_FACTOR = 50
 
 
@@ -43,12 +42,12 @@ class DueLetters:
         self._parked = True
 
     def takes_parked(self) -> bool:
-        """Return whether the look that begins is for those too; not the one after it, so far."""
+        """Return whether this look includes parked letters, and leave them out of the next."""
         parked, self._parked = self._parked, False
         return parked
 
     def at_rebalance(self) -> None:
-        """Look now, unless the last look is too short ago for how long it took."""
+        """Look now, unless the last look was long and recent."""
         if time.monotonic() >= self._not_before:
             self.soon()
 
@@ -75,7 +74,7 @@ class WaitingCount:
         self._not_before = 0.0
 
     def at_rebalance(self, count: Callable[[], int]) -> int:
-        """Return how many wait, as counted now or, where that takes long, before."""
+        """Return how many wait: as counted now, or before if counting takes long."""
         began = time.monotonic()
         if began >= self._not_before:
             self._number = count()

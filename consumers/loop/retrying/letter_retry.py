@@ -1,7 +1,7 @@
 """Handling the letters that are due, with what is parked behind them, in the order of each entity.
 
 They are handled as a set, in one transaction. One that fails is dead or waits again, and what is
-behind it stays parked. If the transaction fails, the next set is narrowed as a batch is
+behind it stays parked. If the transaction fails, the next set is smaller, as a batch is
 (`consumers.loop.retrying.bisection`).
 """
 
@@ -24,7 +24,7 @@ from consumers.runtime.running_calls import RunningCalls
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError, StoreError
 
-# Seconds that a set of letters takes, about, before new messages have their turn.
+# About how many seconds a set of letters takes, so that new messages do not wait for long.
 SLICE = 0.25
 
 R = TypeVar("R")
@@ -34,7 +34,7 @@ class RepeatOnConflict(Protocol):
     """Repeats a call until no other transaction conflicts with it; None if it is time to stop."""
 
     def __call__(self, call: Callable[[bool], R], stop: Stop) -> R | None:
-        """Make the call, with care if it is repeated."""
+        """Make the call, with a recheck if it is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,21 @@ class Retrying:
         dead_letters: DeadLetters,
         due: DueLetters,
         retries: Retries,
-        repeat: RepeatOnConflict,
+        repeat_on_conflict: RepeatOnConflict,
         attempts: CountedAttempts,
         running: RunningCalls,
         most: int,
-        at_a_time: int = 1,
+        concurrency: int = 1,
     ) -> None:
         self._dead_letters = dead_letters
         self._due = due
         self._retries = retries
-        self._repeat = repeat
+        self._repeat_on_conflict = repeat_on_conflict
         self._bisection = Bisection(most, retries)
         self._attempts = attempts
         self._running = running
         self._most = most
-        self._least = min(at_a_time, most)
+        self._least = min(concurrency, most)
         self._size = most  # of the next set: as many as take about `SLICE`
 
     @property
@@ -107,7 +107,7 @@ class Retrying:
         began = time.monotonic()
         limit = min(self._size, self._bisection.limit)
         parked, ended = self._due.takes_parked(), self._running.due()
-        found = self._dead_letters.due(
+        due = self._dead_letters.due(
             connection,
             positions.partitions,
             positions.size,
@@ -115,19 +115,19 @@ class Retrying:
             parked=parked,
             running=self._running.excluded(),
         )
-        self._due.looked(began, found.next_in, parked=parked)
-        if parked and not found.more:  # somebody has discarded the others, or handled them
-            self._running.drop(ended - {letter.global_position for letter in found.letters})
-        if not found.letters:
+        self._due.looked(began, due.next_in, parked=parked)
+        if parked and not due.more:  # somebody has discarded the others, or handled them
+            self._running.drop(ended - {letter.global_position for letter in due.letters})
+        if not due.letters:
             self._bisection.ended()
             return LetterRetryResult()
-        if parked:  # these, if they are not handled
+        if parked:  # for those that are not handled now
             self._due.also_parked()
-        letters, more = found.letters, found.more
+        letters, more = due.letters, due.more
         began = time.monotonic()
         try:
             result = self._handle(connection, retry_transaction, positions, letters, stop)
-        except LettersChanged:  # perhaps those whose failures are known
+        except LettersChanged:  # perhaps those whose failures are noted
             self._bisection.failures.clear()
             return LetterRetryResult(more=True)
         except MessageError as error:
@@ -142,16 +142,16 @@ class Retrying:
         if result is None:
             return LetterRetryResult()
         self._bisection.committed(len(letters), result.letters)
-        if not any(one.runs for one in result.letters):
+        if not any(letter.runs for letter in result.letters):
             self._size = self._next_size(len(letters), time.monotonic() - began)
         self._due.wrote(result.letters)
         if not more:
             self._due.takes_parked()
-        aside = {one.message.global_position for one in result.letters}
-        handled = {one.entity for one in letters if one.global_position not in aside}
-        if handled - result.freed - {None}:  # whose queues go on
+        set_aside = {letter.message.global_position for letter in result.letters}
+        handled = {letter.entity for letter in letters if letter.global_position not in set_aside}
+        if handled - result.freed - {None}:  # their queues have further letters
             self._due.also_parked()
-        of_calls = len((ended & set(result.positions)) - aside)
+        of_calls = len((ended & set(result.positions)) - set_aside)
         return LetterRetryResult(result, more or result.handled > 0, of_calls)
 
     def _next_size(self, letters: int, seconds: float) -> int:
@@ -176,23 +176,22 @@ class Retrying:
             return retry_transaction.run(positions, letters, tried, failures, recheck=recheck)
 
         if not self._bisection.one_at_a_time:
-            return self._repeat(handle, stop)
+            return self._repeat_on_conflict(handle, stop)
         (letter,) = letters
 
         def attempt(number: int) -> RetryResult | None:
             tried[letter.global_position] = number - 1
             if number > self._retries.most(letter.message.type):
-                died = process_died(str(letter.message), number - 1)
-                failures[letter.global_position] = died
+                failures[letter.global_position] = process_died(str(letter.message), number - 1)
             try:
-                return self._repeat(handle, stop)
+                return self._repeat_on_conflict(handle, stop)
             except MessageError as error:
                 self._bisection.failed([letter.message], error, number - 1)
-                return self._repeat(handle, stop)
+                return self._repeat_on_conflict(handle, stop)
 
         return self._attempts.run(
             ("letter", letter.global_position),
-            lambda: self._repeat(
+            lambda: self._repeat_on_conflict(
                 lambda _: self._dead_letters.count_attempt(connection, letter), stop
             ),
             lambda: self._dead_letters.uncount_attempt(connection, letter),
@@ -201,7 +200,7 @@ class Retrying:
 
 
 def _tried(letters: Sequence[DueLetter], error: MessageError) -> int:
-    """Return how often the letter was tried that an error names."""
+    """Return how often the letter that an error names was tried."""
     for letter in letters:
         if letter.global_position == error.global_position or len(letters) == 1:
             return letter.attempts

@@ -25,7 +25,7 @@ class RepeatingOnConflict:
     def __call__(self, call: Callable[[bool], R], stop: Stop) -> R | None:
         """Repeat a call until no other transaction conflicts with it; None if it is time to stop.
 
-        The call is given whether to take care, because an earlier attempt lost a race.
+        The call is given whether to recheck, because an earlier attempt lost a race.
         """
         lost = 0
         backoff = Backoff()
@@ -43,7 +43,7 @@ class RepeatingOnConflict:
             except TO_BE_RETRIED as error:
                 lost += 1
                 reason = type(error).__name__
-                if lost == 1:  # it runs again with care, where no other writer can be first
+                if lost == 1:  # the recheck locks the categories, so no other writer can be first
                     self._log.info("race_lost", error=reason)
                     continue
                 delay = backoff.next()

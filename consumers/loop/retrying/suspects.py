@@ -1,8 +1,7 @@
-"""The turns of messages that may have ended a process: one at a time in all of a process.
+"""The turns of suspects, which are messages that may have ended a process: one at a time.
 
-If it ends again, there is one message that can be counted for it. Batches of other consumers run
-beside it, and may have ended the process too. After such a death the message has the process for
-itself.
+If the process ends again, only one suspect can have ended it. Batches of other consumers run beside
+it, and may have done so too. After such a death the suspect has the process for itself.
 """
 
 import threading
@@ -62,17 +61,17 @@ class Suspects:
 
     @contextmanager
     def beside(self, stop: Stop, beat: Callable[[], None]) -> Iterator[bool]:
-        """Let something run as a batch does; give False if it is time to stop first."""
-        begins = self.begin_batch(stop, beat)
+        """Let async calls run as a batch does; give False if it is time to stop first."""
+        may_run = self.begin_batch(stop, beat)
         try:
-            yield begins
+            yield may_run
         finally:
-            if begins:
+            if may_run:
                 self.end_batch()
 
-    def _wait(self, holds: Callable[[], bool], stop: Stop, beat: Callable[[], None]) -> bool:
-        """Wait until something holds; False if it is time to stop first."""
-        while not holds():
+    def _wait(self, condition: Callable[[], bool], stop: Stop, beat: Callable[[], None]) -> bool:
+        """Wait until a condition holds; False if it is time to stop first."""
+        while not condition():
             self._changed.wait(LOOK)
             beat()
             if stop.requested:
