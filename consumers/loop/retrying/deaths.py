@@ -33,7 +33,7 @@ class Deaths:
     def take_over(self, partitions: Iterable[int], lowest: int, head: int) -> None:
         """Handle what was in flight of some partitions one by one, between two positions.
 
-        If that is not known, because the host died too, as many messages as a batch has are.
+        If that is not known, because the host died too, it is as many messages as a batch has.
         """
         records = self._in_flight.left(partitions)
         if records is None:
@@ -59,7 +59,7 @@ class Deaths:
         """Let the next transaction run; give False if it is time to stop first.
 
         A process handles one suspect at a time, with no batch beside it if other messages in flight
-        may have ended the last process too.
+        may have ended the process too.
         """
         if one_at_a_time:
             self._in_flight.waits()
