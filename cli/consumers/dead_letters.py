@@ -267,7 +267,7 @@ def discard_command(
     Examples:
       reservation dead-letters discard 4711
       reservation dead-letters discard 4711 4712 --reason "sent by a test" --yes
-      reservation dead-letters discard --category account:command --digest 4f2a9c01 --dry-run
+      reservation dead-letters discard --consumer account --digest 4f2a9c01d35e7b68 --dry-run
       reservation dead-letters discard --type Ping --older-than 30d --reason "of the old app" --yes
     """
     if not (choice.positions or dry_run or (reason or "").strip()):
