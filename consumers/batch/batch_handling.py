@@ -100,7 +100,7 @@ class BatchHandling:
     ) -> tuple[BatchResult, NextBatch | None]:
         """Handle the next messages of a part, which may have been read already.
 
-        If it goes on, the next batch is returned too, if it was read ahead.
+        If it may continue, the next batch is returned too, if it was read ahead.
         """
         handling, reading = self._handling, self._reading.statement_to_decide(part, size)
         handling.order(positions)
@@ -113,8 +113,8 @@ class BatchHandling:
             if handling.checks_open_letters:
                 ((has_open,),) = answers.pop().rows
                 policy = replace(policy, blocked=set(), looks=has_open)
-            found = reading.read(answers[-1].rows) if commands is None else (commands, {})
-            batch = self._reading.batch(positions, part, found[0], size)
+            read, events = reading.read(answers[-1].rows) if commands is None else (commands, {})
+            batch = self._reading.batch(positions, part, read, size)
             if batch.to == part.after:
                 return BatchResult(part, batch.to), None
             effects = handling.plan(
@@ -123,10 +123,10 @@ class BatchHandling:
                 batch.as_sent,
                 recheck=recheck,
                 policy=policy,
-                events=found[1],
+                events=events,
             )
-            ends = effects.ends_before
-            if ends is not None and ends is batch.messages[0]:  # which has to wait
+            ends_before = effects.ends_before
+            if ends_before is not None and ends_before is batch.messages[0]:
                 return BatchResult(part, part.after, waits=True), None
             batch = self._cut(batch, effects)
             ahead = self._ahead.reading(batch, effects, size, policy) if may_continue else None
@@ -140,7 +140,7 @@ class BatchHandling:
     def commit_ahead(
         self, positions: HeldPartitions, last: NextBatch, size: int, *, may_continue: bool
     ) -> tuple[BatchResult | None, NextBatch | None]:
-        """Commit what was decided ahead; None if nothing was."""
+        """Commit the batch that was decided on ahead; None if none was."""
         with self._handling.attempt():
             self._handling.resume(last.batch.messages, last.effects)
             if last.error is not None:
@@ -193,7 +193,7 @@ class BatchHandling:
         effects: Effects,
         following: NextBatch | None,
     ) -> tuple[BatchResult, NextBatch | None]:
-        """Note that a batch is committed; return its outcome, and what was decided ahead."""
+        """Note that a batch is committed; return its outcome, and the batch decided on ahead."""
         positions.committed(batch.part, batch.to)
         self._handling.committed()
         is_last = following is not None and not following.batch.messages
@@ -211,9 +211,9 @@ class BatchHandling:
         return result, following
 
     def _cut(self, batch: ReadBatch, effects: Effects) -> ReadBatch:
-        """Return the batch up to where it ends, because it has enough to write."""
-        if (following := effects.ends_before) is None:
+        """Return the batch up to where it ends: there is enough to write, or a message waits."""
+        if (ends_before := effects.ends_before) is None:
             return batch
-        batch = batch.up_to(before(batch.messages, following.global_position) or 0)
+        batch = batch.up_to(before(batch.messages, ends_before.global_position) or 0)
         self._reading.size.used(len(batch.messages))
         return batch

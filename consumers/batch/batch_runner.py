@@ -29,7 +29,7 @@ from reservation.store.category_part import CategoryPart
 
 
 def _never() -> bool:
-    """Never go on, which is the default."""
+    """Return False: by default a run is one batch."""
     return False
 
 
@@ -67,10 +67,10 @@ class BatchRunner:
         policy: FailurePolicy = ALL_OR_NOTHING,
         may_continue: Callable[[], bool] = _never,
     ) -> Iterator[BatchResult]:
-        """Handle up to ``limit`` messages of the category, and more while ``goes_on`` says so.
+        """Handle up to ``limit`` messages of the category, and more while ``may_continue``.
 
         With a recheck, its categories are locked first, and messages that were handled before are
-        passed. The result of each transaction is yielded once it is committed.
+        skipped. The result of each transaction is yielded once it is committed.
         """
         part = self._reading.part(positions)
         if part is None:
@@ -82,7 +82,7 @@ class BatchRunner:
         result: BatchResult | None
         try:
             with spans.batch():
-                result, following = self._first(
+                result, following = self._first_batch(
                     positions, part, size, policy, recheck=recheck, may_continue=may_continue()
                 )
             in_flight.committed()
@@ -97,7 +97,7 @@ class BatchRunner:
         except NotMovedError:
             raise positions.lost(self._context.connection) from None
 
-    def _first(
+    def _first_batch(
         self,
         positions: HeldPartitions,
         part: CategoryPart,
@@ -110,10 +110,10 @@ class BatchRunner:
         """Reserve the next commands in the server if that is possible, else handle the batch."""
         commands: Commands | None = None
         if not recheck and self._reserver.can_reserve(positions, part, policy):
-            found = self._reserver.run(positions, part, size)
-            if isinstance(found, Reserved):
-                return self._reserved(positions, part, found), None
-            commands = found
+            reserved = self._reserver.run(positions, part, size)
+            if isinstance(reserved, Reserved):
+                return self._committed(positions, part, reserved), None
+            commands = reserved
         return self._batch_handling.handle(
             positions,
             part,
@@ -124,14 +124,14 @@ class BatchRunner:
             may_continue=may_continue,
         )
 
-    def _reserved(
-        self, positions: HeldPartitions, part: CategoryPart, found: Reserved
+    def _committed(
+        self, positions: HeldPartitions, part: CategoryPart, reserved: Reserved
     ) -> BatchResult:
-        """Note what was reserved and committed."""
-        positions.committed(part, found.to)
-        if found.read:
+        """Note that commands are reserved and committed; return the outcome."""
+        positions.committed(part, reserved.to)
+        if reserved.read:
             self._reading.size.used_all()
-        return BatchResult(part, found.to, found.read, found.counts, ended=found.ended)
+        return BatchResult(part, reserved.to, reserved.read, reserved.counts, ended=reserved.ended)
 
     @property
     def uncommitted(self) -> Sequence[StoredMessage]:

@@ -49,7 +49,7 @@ class Reserved:
 
 
 class Reserver:
-    """Reserves the next commands of one consumer without a look at them."""
+    """Reserves the next commands of one consumer without reading them."""
 
     def __init__(self, context: ConsumerContext, reading: BatchReading) -> None:
         self._context = context
@@ -60,7 +60,7 @@ class Reserver:
     def can_reserve(
         self, positions: HeldPartitions, part: CategoryPart, policy: FailurePolicy
     ) -> bool:
-        """Return whether only their keys decide what becomes of the next commands."""
+        """Return whether the next commands' keys alone decide their outcomes."""
         return (
             self._reading.rules != "[]"
             and part == CategoryPart(part.after)  # the whole category, in its order
@@ -81,7 +81,7 @@ class Reserver:
         return None if answers is None else _read(part, size, answers[0].rows)
 
     def request(self, positions: HeldPartitions, part: CategoryPart, size: int) -> Request:
-        """Return the call of the server."""
+        """Return the call that reserves in the server."""
         partitions, epochs = positions.held_of(part)
         values = {
             "consumer": positions.consumer,
