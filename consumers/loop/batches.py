@@ -17,14 +17,14 @@ from reservation.errors import MessageError, StoreError
 
 
 class Batches:
-    """The batches of one consumer; if one fails, the next ones are smaller."""
+    """The batches of one consumer; after one fails, the next ones are smaller."""
 
     def __init__(self, context: LoopContext, waiting: Waiting) -> None:
         self._context = context
         self._waiting = waiting
 
     # Any: rows of different types.
-    def next(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
+    def next(self, runner: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
         """Run one batch; return whether there may be more to do."""
         context, bisection = self._context, self._context.bisection
         membership, notices = context.membership, context.notices
@@ -33,14 +33,14 @@ class Batches:
                 if not may_run:
                     return True
                 if bisection.one_at_a_time:
-                    result = self._first(batch, connection, stop)
+                    result = self._run_single(runner, connection, stop)
                 else:
-                    result = self._run(batch, stop, bisection.limit)
+                    result = self._run(runner, stop, bisection.limit)
         except MessageError as error:
-            self._failed(batch, error)
+            self._failed(runner, error)
             return True
         except StoreError:
-            bisection.interrupted(len(batch.uncommitted))
+            bisection.interrupted(len(runner.uncommitted))
             raise
         if result is None:
             return False
@@ -51,47 +51,47 @@ class Batches:
             return False
         self._waiting.moved()
         context.session.works()
-        # Of what comes after the end of the category there is notice, where it is asked for.
-        noticed = notices is not None and notices.found()
-        return not (noticed and result.ended)
+        # Nothing to do at the end of the category, if there is notice of what comes after it.
+        has_notices = notices is not None and notices.found()
+        return not (has_notices and result.ended)
 
-    def _failed(self, batch: BatchRunner, error: MessageError) -> None:
-        """Let the next batch be smaller, or raise the error where the consumer stops at errors."""
+    def _failed(self, runner: BatchRunner, error: MessageError) -> None:
+        """Make the next batch smaller, or raise the error if the consumer stops on errors."""
         context, bisection = self._context, self._context.bisection
         context.log.warning(
             "batch_failed", position=context.membership.positions.lowest, error=str(error)
         )
         if not context.options.stop_on_error:
-            bisection.failed(batch.uncommitted, error)
+            bisection.failed(runner.uncommitted, error)
             return
-        earlier = 0 if len(batch.uncommitted) == 1 else batch.before(error)
+        earlier = 0 if len(runner.uncommitted) == 1 else runner.before(error)
         if earlier == 0:
-            context.reports.stopped(batch.uncommitted, error)
+            context.reports.stopped(runner.uncommitted, error)
             raise error
         if earlier is None:
-            bisection.failed(batch.uncommitted, error)
+            bisection.failed(runner.uncommitted, error)
         else:
             bisection.up_to(earlier)
 
-    def _first(
-        self, batch: BatchRunner, connection: Connection[Any], stop: Stop
+    def _run_single(
+        self, runner: BatchRunner, connection: Connection[Any], stop: Stop
     ) -> BatchResult | None:
         """Handle the next message by itself; the attempt is counted before it begins."""
         context, bisection = self._context, self._context.bisection
         positions = context.membership.positions
-        message = batch.first(positions)
+        message = runner.first(positions)
         if message is None or context.options.stop_on_error:
-            return self._run(batch, stop, 1)
+            return self._run(runner, stop, 1)
 
         def attempt(number: int) -> BatchResult | None:
             if number > context.retries.most(message.type):
-                died = process_died(str(message), number - 1)
-                bisection.failures[message.global_position] = died
+                failure = process_died(str(message), number - 1)
+                bisection.failures[message.global_position] = failure
             try:
-                return self._run(batch, stop, 1)
+                return self._run(runner, stop, 1)
             except MessageError as error:
                 bisection.failed([message], error, number - 1)
-                return self._run(batch, stop, 1)
+                return self._run(runner, stop, 1)
 
         return context.attempts.run(
             message.global_position,
@@ -102,7 +102,7 @@ class Batches:
             attempt,
         )
 
-    def _run(self, batch: BatchRunner, stop: Stop, limit: int) -> BatchResult | None:
+    def _run(self, runner: BatchRunner, stop: Stop, limit: int) -> BatchResult | None:
         """Run one batch until it is committed; None if it is time to stop."""
         context, bisection = self._context, self._context.bisection
         stops_on_error = context.options.stop_on_error
@@ -122,7 +122,7 @@ class Batches:
             result = None
             began = time.monotonic()
             positions = context.membership.positions
-            for result in batch.run(
+            for result in runner.run(
                 positions, limit, recheck=recheck, policy=policy, may_continue=may_continue
             ):
                 self._note(result, time.monotonic() - began)
@@ -149,7 +149,7 @@ class Batches:
             context.in_flight.until = context.bisection.reached(positions.lowest)
 
     # Any: rows of different types.
-    def retry(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
+    def retry(self, runner: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
         """Handle letters that are due; return whether there may be more."""
         context, retrying = self._context, self._context.retrying
         membership = context.membership
@@ -157,10 +157,10 @@ class Batches:
             if not may_run:
                 return True
             context.running.patient = retrying.one_at_a_time
-            of = connection, batch.retry_transaction, membership.positions, stop
-            retried = retrying.run(*of)
-            if retried.has_failed:  # also where the handler that failed has asked to stop
-                retried = retrying.run(*of)
+            arguments = connection, runner.retry_transaction, membership.positions, stop
+            retried = retrying.run(*arguments)
+            if retried.has_failed:  # even if its handler has asked the process to stop
+                retried = retrying.run(*arguments)
             if not retried.has_failed:
                 context.in_flight.committed()
         if (result := retried.result) is not None:

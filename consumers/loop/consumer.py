@@ -78,7 +78,7 @@ class Consumer:
     ) -> None:
         self._component, self._category, self._options = component, category, options
         self._session, self._notices = session, notices
-        self._batch: BatchRunner | None = None  # the one of the connection there is
+        self._runner: BatchRunner | None = None  # of the current connection
         self._log = log or Log(component.name, category)
         self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
         self._cleaning = Cleaning(component, self._log)
@@ -163,14 +163,14 @@ class Consumer:
                 self._leave()
                 raise
             except BaseException as error:
-                # Not left: the next to take the partitions sees that, and counts attempts.
+                # Not left: whoever takes the partitions next sees that, and counts attempts.
                 self._membership.abandon()
                 if is_interrupt(error):
                     raise
-                raise Crashed(crash_text(self._category, self._batch, error)) from error
+                raise Crashed(crash_text(self._category, self._runner, error)) from error
             if self._bisection.in_progress or self._retrying.in_progress:
-                # A batch failed, and who asked the process to stop may have been the handler
-                # that failed. Only the next to take the partitions can count that.
+                # A batch failed, and its handler may have asked the process to stop. Only the
+                # next holder of the partitions can count that.
                 self._membership.abandon()
             else:
                 self._leave()
@@ -190,16 +190,16 @@ class Consumer:
     def _leave(self) -> None:
         try:
             self._membership.leave(self._session.connection)
-        except StoreError:  # the others find out that it is gone
+        except StoreError:  # the others see that its session has ended
             self._membership.abandon()
 
     def _consume(self, connection: Connection[Any], stop: Stop) -> None:
-        """Handle what follows the stored positions, as long as the connection lasts."""
+        """Handle what follows the stored positions, on one connection."""
         membership = self._membership
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
-        # A new one for each connection: whether what it remembers was committed is not known.
-        batch = self._batch = BatchRunner(
+        # A new one for each connection: what it remembers may not have been committed.
+        runner = self._runner = BatchRunner(
             ConsumerContext(
                 connection,
                 self._component,
@@ -216,40 +216,41 @@ class Consumer:
             )
         )
         self._rebalancing.begin()
-        look, retry = True, False
+        new_messages, due_letters = True, False  # whether there may be any
         while not stop.requested:
             self._calls.run(connection, stop, 0.0)
-            waits, is_due = self._running.must_pause, bool(self._running.due())
-            if membership.due or not (look or is_due):
+            must_pause, call_ended = self._running.must_pause, bool(self._running.due())
+            if membership.due or not (new_messages or call_ended):
                 self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
-                look = look or membership.behind
+                new_messages = new_messages or membership.behind
             if self._schedule.is_due:
-                look |= self._schedule.write(connection)
+                new_messages |= self._schedule.write(connection)
             if self._context.isolates_suspect and self._running:
-                self._wait(connection, stop)  # one that may end the process is called by itself
+                self._wait(connection, stop)  # a suspect is handled when no call goes on
                 continue
-            if is_due:
+            if call_ended:
                 self._due.soon()
-            retry = (retry or self._due.now) and self._try(
-                self._batches.retry, batch, connection, stop
+            due_letters = (due_letters or self._due.now) and self._try(
+                self._batches.retry, runner, connection, stop
             )
-            if look and not waits and self._try(self._batches.next, batch, connection, stop):
+            may_read = new_messages and not must_pause
+            if may_read and self._try(self._batches.next, runner, connection, stop):
                 continue
-            if retry or self._running.due():
+            if due_letters or self._running.due():
                 continue
             self._session.works()
             self._cleaning.when_idle(connection)
-            look = self._wait(connection, stop) or (waits and look)
-        self._finish(batch, connection, stop)
+            new_messages = self._wait(connection, stop) or (must_pause and new_messages)
+        self._finish(runner, connection, stop)
 
-    def _finish(self, batch: BatchRunner, connection: Connection[Any], stop: Stop) -> None:
-        """Let the calls that go on end within the grace, and commit their effects."""
+    def _finish(self, runner: BatchRunner, connection: Connection[Any], stop: Stop) -> None:
+        """Let async calls end within the grace, and commit their effects."""
         running, loop = self._running, self._event_loop
         running.closed = True
         while running.letters and not (self._context.isolates_suspect or loop.cancelling):
             if running.due():
                 self._due.soon()
-                self._try(self._batches.retry, batch, connection, stop)
+                self._try(self._batches.retry, runner, connection, stop)
             else:
                 self._calls.run(connection, stop, REBALANCE_INTERVAL)
         if loop.cancelling:
@@ -276,14 +277,14 @@ class Consumer:
     def _try(
         self,
         work: Callable[[BatchRunner, Connection[Any], Stop], bool],
-        batch: BatchRunner,
+        runner: BatchRunner,
         connection: Connection[Any],
         stop: Stop,
     ) -> bool:
         """Run a transaction; return whether there may be more to do."""
         try:
-            return work(batch, connection, stop)
-        except PositionLostError as error:  # what is still held is read
+            return work(runner, connection, stop)
+        except PositionLostError as error:  # other partitions may still be held
             self._log.warning("partitions_lost", error=str(error))
             self._bisection.failures.clear()
             self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
@@ -294,7 +295,7 @@ class Consumer:
         return self._waiting.wait(connection, stop)
 
     def _while_busy(self, connection: Connection[Any]) -> None:
-        """Do what a batch that takes long must not put off; not in the consumer's own thread."""
+        """Do what a long batch must not delay; called by the heartbeat's thread."""
         if self._notices is not None:
             self._notices.leave()
         self._schedule.write(connection)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consumers.group.heartbeat import Heartbeat
+from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.membership import LEASE, new_worker
 from consumers.loop.consumer import Consumer
 from consumers.loop.retrying.suspects import Suspects
@@ -41,7 +42,7 @@ class Part:
     app: str = ""
 
     @property
-    def reads(self) -> tuple[str, str]:
+    def consumer_id(self) -> ConsumerId:
         """The consumer, and the category that it reads."""
         return self.component.name, self.category
 
@@ -49,8 +50,8 @@ class Part:
 class Consumers:
     """All consumers of a process: when one ends, all do.
 
-    One connection waits for notices of all their categories, and one renews their leases; each has
-    one of its own for its batches.
+    One connection waits for notices of all their categories, and one renews their leases. Each
+    consumer has its own for its batches.
 
     Attributes:
         failed: the part whose consumer was the first to fail; None if none did.
@@ -73,10 +74,10 @@ class Consumers:
         self.failed: Part | None = None
 
     def start(self) -> None:
-        """Start a thread for each."""
+        """Start a thread for each consumer."""
         for part in self._parts:
-            # A program that ends without waiting for them need not wait: what was not committed is
-            # rolled back.
+            # A program may end without waiting for the threads: what was not committed is rolled
+            # back.
             thread = threading.Thread(
                 target=self._run, args=[part], name=f"reservation {part.category}", daemon=True
             )
@@ -91,7 +92,7 @@ class Consumers:
             raise self._error
 
     def running(self) -> list[Part]:
-        """Return those that have not ended."""
+        """Return the parts whose consumers have not ended."""
         return [part for thread, part in self._threads.items() if thread.is_alive()]
 
     def _run(self, part: Part) -> None:
@@ -105,7 +106,7 @@ class Consumers:
             self._stopping.request()
 
     def _consume(self, part: Part) -> None:
-        """Consume a category until told to stop."""
+        """Consume a category until a stop is requested."""
         name = f"reservation {part.component.name} {part.category}"
         stop = self._stopping
         with Session(self._address, name, part.log, part.telemetry, until=stop) as session:

@@ -30,12 +30,12 @@ class LoopContext:
         options: how consumers work.
         log: its logger.
         telemetry: what it reports.
-        notices: what says that there are new messages; None if the store is only polled.
+        notices: its notices of new messages; None if the store is only polled.
         in_flight: the record of what it has in flight.
-        membership: its part in the group.
-        schedule: what is scheduled in the store.
-        running: the calls of async handlers.
-        due: when it looks for letters that are due.
+        membership: its membership of the group.
+        schedule: the time of the next scheduled message of the store.
+        running: its calls of async handlers.
+        due: the time of its next look for letters that are due.
         retries: how often a failing message is tried.
         attempts: the attempts that were counted.
         bisection: the size of the next batch.

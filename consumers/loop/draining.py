@@ -32,12 +32,12 @@ class UntilDrained(Stop):
 
 
 class CountingTelemetry(Telemetry):
-    """Counts what became of messages, and does not let a consumer wait for the database."""
+    """Counts messages by outcome, and does not let a consumer wait for the database."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        self._aside: dict[int, str] = {}
+        self._set_aside: dict[int, str] = {}
 
     def committed(
         self, counts: Mapping[str, int], seconds: float, set_aside: Mapping[int, str]
@@ -45,7 +45,7 @@ class CountingTelemetry(Telemetry):
         """Count the messages of a batch."""
         super().committed(counts, seconds, set_aside)
         self.counts.update(counts)
-        self._aside.update(set_aside)
+        self._set_aside.update(set_aside)
 
     def retried(
         self,
@@ -54,12 +54,12 @@ class CountingTelemetry(Telemetry):
         set_aside: Mapping[int, str],
         of_calls: int,
     ) -> None:
-        """Count what became of messages that had been set aside, instead of that."""
+        """Replace the counted states of messages that were set aside by their outcomes."""
         super().retried(positions, counts, set_aside, of_calls)
-        self.counts.subtract(self._aside.pop(at) for at in positions if at in self._aside)
+        self.counts.subtract(self._set_aside.pop(at) for at in self._set_aside.keys() & positions)
         self.counts.update(counts)
-        self.counts += Counter()  # without outcomes that are none any more
-        self._aside.update(set_aside)
+        self.counts += Counter()  # drops outcomes whose count is 0
+        self._set_aside.update(set_aside)
 
     def lacks_database(self, error: Exception) -> NoReturn:
         """Raise the error for which a consumer would wait."""

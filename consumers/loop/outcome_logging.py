@@ -23,7 +23,7 @@ def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
 
 
 def log_retried(log: Log, result: RetryResult, of_calls: int) -> None:
-    """Log the outcome of letters that were due, of which some had only waited for async calls."""
+    """Log the outcome of due letters, some of which had only waited for async calls."""
     log_conflicts(log, result.conflicts)
     log_letters(log, result.letters)
     if of_calls:
@@ -38,9 +38,9 @@ def log_retried(log: Log, result: RetryResult, of_calls: int) -> None:
         log.info("dead_letters_retried", **outcomes)
 
 
-def crash_text(category: str, batch: BatchRunner | None, error: BaseException) -> str:
+def crash_text(category: str, runner: BatchRunner | None, error: BaseException) -> str:
     """Return the text for a crash of a consumer, with the messages that were in flight."""
-    messages = () if batch is None else batch.uncommitted
+    messages = () if runner is None else runner.uncommitted
     what = f"the consumer of {category} was ended by {describe(error)}"
     if not messages:
         return f"While it had no message in flight, {what}"
@@ -49,7 +49,7 @@ def crash_text(category: str, batch: BatchRunner | None, error: BaseException) -
 
 
 def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> None:
-    """Log the commands whose key a command of different content has."""
+    """Log the commands whose key another command has with different content."""
     for message, key_stream in conflicts:
         log.warning(
             "command_conflict",
@@ -84,10 +84,10 @@ def log_letters(log: Log, letters: Sequence[Unhandled]) -> None:
 
 def _log_waiting(log: Log, letters: Sequence[Unhandled]) -> None:
     """Log the messages that wait for their next attempt: one event for those that failed alike."""
-    alike: defaultdict[tuple[str, str | None], list[Unhandled]] = defaultdict(list)
+    failed_alike: defaultdict[tuple[str, str | None], list[Unhandled]] = defaultdict(list)
     for letter in letters:
-        alike[letter.message.type, letter.failure.digest].append(letter)
-    for (type_, _), waiting in alike.items():
+        failed_alike[letter.message.type, letter.failure.digest].append(letter)
+    for (type_, _), waiting in failed_alike.items():
         first = min(waiting, key=lambda letter: letter.failure.wait or 0.0)
         log.warning(
             "message_waiting",

@@ -16,18 +16,18 @@ class Assignment:
     Attributes:
         apps: the app paths of the components.
         app_dir: the folder that they start from.
-        reads: the consumers, each by its component's name and its category.
+        consumer_ids: the consumers, each by its component's name and its category.
         database_url: the store's address; empty for libpq's own defaults.
-        options: how they work.
+        options: how the consumers work.
     """
 
     apps: tuple[str, ...]
     app_dir: str
-    reads: tuple[ConsumerId, ...]
+    consumer_ids: tuple[ConsumerId, ...]
     database_url: str = field(repr=False)
     options: Options = field(default_factory=Options)
 
     @property
     def grace(self) -> float:
-        """The seconds that they may take to stop."""
+        """The seconds that a process may take to stop."""
         return STOP_SECONDS if self.options.grace is None else self.options.grace

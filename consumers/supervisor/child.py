@@ -1,7 +1,7 @@
 """Starting a process of a host: by Python's own `subprocess`, which leaves no helper behind.
 
 What the process is to do goes through a pipe, as the address of the database may hold a password.
-The file descriptors that it has of its host are named there too.
+So do the numbers of the file descriptors that it inherits.
 """
 
 import json
@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.runtime.stopping import STOP_SIGNALS
@@ -33,10 +33,10 @@ class Inherited:
         number: which of the host's processes it is, from 0.
         processes: how many there are.
         memory: the descriptor of the memory that they share.
-        failures: where it says why it cannot go on.
-        lives: what ends with the process, which its host notices.
-        host: what can be read once the host has died.
-        reports: the socket for its telemetry; None if nobody asks.
+        failures: the pipe to which it writes why it cannot go on.
+        lives: the pipe that its end closes, which its host notices.
+        host: the pipe that can be read once the host has died.
+        reports: the socket for its telemetry; None if it reports nothing.
     """
 
     assignment: Assignment
@@ -54,12 +54,12 @@ class EndReason:
     """The reason a process ends.
 
     Attributes:
-        reads: the consumer that failed.
+        consumer_id: the consumer that failed.
         text: what is wrong.
         is_about_data: whether a message is the reason.
     """
 
-    reads: ConsumerId
+    consumer_id: ConsumerId
     text: str
     is_about_data: bool
 
@@ -84,12 +84,12 @@ class Child:
         self._failures, failures = os.pipe()
         self._ended, lives = os.pipe()
         read, write = os.pipe()
-        sent = None if reports is None else reports.fileno()
+        report_to = None if reports is None else reports.fileno()
         inherited = Inherited(
-            assignment, number, processes, memory.descriptor, failures, lives, host, sent
+            assignment, number, processes, memory.descriptor, failures, lives, host, report_to
         )
-        passed = [read, memory.descriptor, failures, lives, host, *([] if sent is None else [sent])]
-        # Both this process and the new one, which inherits that, take no signal until each is
+        optional = [] if report_to is None else [report_to]
+        # Neither this process nor the new one, which inherits that, takes a signal until it is
         # ready to act on it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
@@ -100,7 +100,7 @@ class Child:
                     "-c",
                     _CODE.format(path=sys.path, descriptor=read),
                 ],
-                pass_fds=passed,
+                pass_fds=[read, memory.descriptor, failures, lives, host, *optional],
                 stdin=subprocess.DEVNULL,
             )
         finally:
@@ -139,18 +139,18 @@ class Child:
         self._process.kill()
 
     def wait(self) -> EndReason | None:
-        """Wait for its end; return why it could not go on, if it has said so."""
+        """Wait for its end; return why it could not go on, if it has reported that."""
         self._process.wait()
         os.close(self._ended)
         os.set_blocking(self._failures, False)
         with os.fdopen(self._failures, "rb") as pipe:
-            said = pipe.read()
-        if not said:
+            reason = pipe.read()
+        if not reason:
             return None
-        reads, text, is_about_data = json.loads(said)
-        return EndReason(tuple(reads), text, is_about_data)
+        consumer_id, text, is_about_data = json.loads(reason)
+        return EndReason(tuple(consumer_id), text, is_about_data)
 
 
 def say(descriptor: int, reason: EndReason) -> None:
-    """Say why this process cannot go on."""
-    os.write(descriptor, json.dumps([reason.reads, reason.text, reason.is_about_data]).encode())
+    """Report to the host why this process cannot go on."""
+    os.write(descriptor, json.dumps(astuple(reason)).encode())

@@ -94,7 +94,7 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of a client that has gone."""
+        """Log nothing about a client that has gone."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
@@ -111,13 +111,13 @@ class _Answers(BaseHTTPRequestHandler):
                 body, content_type = self.server.metrics.exposition(self.headers.get("Accept", ""))
                 self._answer(HTTPStatus.OK, body, content_type)
             case "/livez":
-                self._verdict(self.server.board.stuck())
+                self._report(self.server.board.stuck())
             case "/readyz":
-                self._verdict(self.server.board.not_ready())
+                self._report(self.server.board.not_ready())
             case _:
-                self._verdict(["/metrics, /livez and /readyz are here"], HTTPStatus.NOT_FOUND)
+                self._report(["/metrics, /livez and /readyz are here"], HTTPStatus.NOT_FOUND)
 
-    def _verdict(
+    def _report(
         self, problems: list[str], status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE
     ) -> None:
         """Answer with the problems, a line for each; all is well if there are none."""
@@ -138,6 +138,6 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 def _listen(host: str, port: int, board: Board, store: StoreReader) -> _Server:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = addresses[0]
     return _Server(family, address, board, store)

@@ -1,4 +1,4 @@
-"""The health of a supervisor's consumers: whether they live, are at work, and what they did."""
+"""The health of a supervisor's consumers: whether they live and work, and what they did."""
 
 import socket
 import threading
@@ -21,14 +21,14 @@ class Life:
     """A consumer in a process.
 
     Attributes:
-        reads: the consumer and its category.
+        consumer_id: the consumer and its category.
         report: its last report.
-        heard: when that was, or when it was started, on the monotonic clock.
+        heard_at: when that came, or the consumer was started, by the monotonic clock.
     """
 
-    reads: ConsumerId
+    consumer_id: ConsumerId
     report: ConsumerReport
-    heard: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)
@@ -51,16 +51,16 @@ class ConsumerCounts:
     scheduled_written: int = 0
     scheduled_refused: int = 0
 
-    def add(self, done: "ConsumerReport | ConsumerCounts") -> None:
-        """Add what one process did, or several."""
-        self.counts.update(done.counts)
+    def add(self, other: "ConsumerReport | ConsumerCounts") -> None:
+        """Add the counts of one process, or of several."""
+        self.counts.update(other.counts)
         self.buckets = [
-            mine + theirs for mine, theirs in zip(self.buckets, done.buckets, strict=True)
+            mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)
         ]
-        self.seconds += done.seconds
-        self.errors += done.errors
-        self.scheduled_written += done.scheduled_written
-        self.scheduled_refused += done.scheduled_refused
+        self.seconds += other.seconds
+        self.errors += other.errors
+        self.scheduled_written += other.scheduled_written
+        self.scheduled_refused += other.scheduled_refused
 
 
 class Board:
@@ -100,13 +100,13 @@ class Board:
             with self._lock:
                 life = self._lives.get((report.pid, (report.consumer, report.category)))
                 if life is not None:  # else its end was noted before
-                    life.report, life.heard = report, time.monotonic()
+                    life.report, life.heard_at = report, time.monotonic()
 
-    def started(self, pid: int, every: Iterable[ConsumerId]) -> None:
+    def started(self, pid: int, consumer_ids: Iterable[ConsumerId]) -> None:
         """Note that a process was started with these consumers."""
         with self._lock:
-            for reads in every:
-                self._lives[pid, reads] = Life(reads, ConsumerReport(pid, *reads))
+            for consumer_id in consumer_ids:
+                self._lives[pid, consumer_id] = Life(consumer_id, ConsumerReport(pid, *consumer_id))
 
     def ended(self, pid: int) -> None:
         """Note that a process has ended; the last reports of its consumers count."""
@@ -114,35 +114,35 @@ class Board:
         with self._lock:
             for key in [key for key in self._lives if key[0] == pid]:
                 life = self._lives.pop(key)
-                self._past[life.reads].add(life.report)
+                self._past[life.consumer_id].add(life.report)
 
-    def failed(self, reads: ConsumerId, reason: str) -> None:
+    def failed(self, consumer_id: ConsumerId, reason: str) -> None:
         """Note why a consumer cannot go on; its supervisor is about to stop the others too."""
         with self._lock:
-            self._failures[reads] = reason
+            self._failures[consumer_id] = reason
 
     def lives(self) -> list[Life]:
-        """Return the processes that run."""
+        """Return the consumers of the processes that run."""
         with self._lock:
             return list(self._lives.values())
 
-    def tallies(self) -> Mapping[ConsumerId, ConsumerCounts]:
-        """Return what was done, by consumer and category."""
-        tallies: defaultdict[ConsumerId, ConsumerCounts] = defaultdict(ConsumerCounts)
+    def counts(self) -> Mapping[ConsumerId, ConsumerCounts]:
+        """Return the counts of each consumer."""
+        counts: defaultdict[ConsumerId, ConsumerCounts] = defaultdict(ConsumerCounts)
         with self._lock:
-            for reads in self._expected:
-                tallies[reads].add(self._past[reads])
+            for consumer_id in self._expected:
+                counts[consumer_id].add(self._past[consumer_id])
             for life in self._lives.values():
-                tallies[life.reads].add(life.report)
-        return tallies
+                counts[life.consumer_id].add(life.report)
+        return counts
 
     def stuck(self) -> list[str]:
         """Name the consumers that gave no sign of life for too long."""
         now = time.monotonic()
         return [
-            f"{_name(life)}: no sign of life for {now - life.heard:.0f} seconds"
+            f"{_name(life)}: no sign of life for {now - life.heard_at:.0f} seconds"
             for life in self.lives()
-            if now - life.heard > self._stuck_after
+            if now - life.heard_at > self._stuck_after
         ]
 
     def not_ready(self) -> list[str]:
@@ -150,22 +150,22 @@ class Board:
         problems = [*self.stuck()]
         running: Counter[ConsumerId] = Counter()
         for life in self.lives():
-            running[life.reads] += 1
+            running[life.consumer_id] += 1
             if life.report.state != "up":
                 problems.append(f"{_name(life)}: {life.report.state}{_why(life.report)}")
         with self._lock:
             failures = dict(self._failures)
-        for reads, expected in self._expected.items():
-            name = " ".join(map(printable, reads))
-            if reads in failures:
-                problems.append(f"{name}: {printable(failures[reads])}")
-            if running[reads] < expected:
-                problems.append(f"{name}: {running[reads]} of {expected} processes run")
+        for consumer_id, expected in self._expected.items():
+            name = " ".join(map(printable, consumer_id))
+            if consumer_id in failures:
+                problems.append(f"{name}: {printable(failures[consumer_id])}")
+            if running[consumer_id] < expected:
+                problems.append(f"{name}: {running[consumer_id]} of {expected} processes run")
         return problems
 
 
 def _name(life: Life) -> str:
-    return f"{' '.join(map(printable, life.reads))} in process {life.report.pid}"
+    return f"{' '.join(map(printable, life.consumer_id))} in process {life.report.pid}"
 
 
 def _why(report: ConsumerReport) -> str:

@@ -1,8 +1,8 @@
 """The figures of a supervisor's consumers, as Prometheus metrics.
 
 They are gathered at each request, from the reports of the processes and from what was last read in
-the store. (The collector is of the kind
-that prometheus-client's own documentation describes for figures that are kept elsewhere.)
+the store. (The collector is of the kind that prometheus-client's own documentation describes for
+figures that are kept elsewhere.)
 """
 
 from collections import defaultdict
@@ -63,12 +63,12 @@ class _Figures(Collector):
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        tallies = self._board.tallies()
-        yield from _done(dict(tallies))
-        yield from self._now(list(tallies))
-        yield from store_metrics(list(tallies), self._store.latest())
+        counts = self._board.counts()
+        yield from _counters(dict(counts))
+        yield from self._gauges(list(counts))
+        yield from store_metrics(list(counts), self._store.latest())
 
-    def _now(self, reads: list[ConsumerId]) -> Iterator[Metric]:
+    def _gauges(self, consumer_ids: list[ConsumerId]) -> Iterator[Metric]:
         """Give what holds at this moment."""
         workers = GaugeMetricFamily(
             "reservation_workers", "Processes of a consumer, by state", labels=[*_LABELS, "state"]
@@ -105,16 +105,16 @@ class _Figures(Collector):
         holds: defaultdict[ConsumerId, int] = defaultdict(int)
         heads: dict[ConsumerId, int] = {}
         for life in self._board.lives():
-            states[life.reads, life.report.state] += 1
-            holds[life.reads] += len(life.report.positions)
-            if life.reads not in latest or life.heard > latest[life.reads].heard:
-                latest[life.reads] = life
-            waits[life.reads] += life.report.waiting
+            states[life.consumer_id, life.report.state] += 1
+            holds[life.consumer_id] += len(life.report.positions)
+            if life.consumer_id not in latest or life.heard_at > latest[life.consumer_id].heard_at:
+                latest[life.consumer_id] = life
+            waits[life.consumer_id] += life.report.waiting
             if life.report.head:
-                heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
+                heads[life.consumer_id] = max(heads.get(life.consumer_id, 0), life.report.head)
             for partition, reached in life.report.positions.items():
-                position.add_metric([*life.reads, str(partition)], reached)
-        for consumer in reads:
+                position.add_metric([*life.consumer_id, str(partition)], reached)
+        for consumer in consumer_ids:
             for state in STATES:
                 workers.add_metric([*consumer, state], states[consumer, state])
             held.add_metric(consumer, holds[consumer])
@@ -127,7 +127,7 @@ class _Figures(Collector):
         yield from (workers, held, position, head, waiting, scheduled, overdue)
 
 
-def _done(tallies: dict[ConsumerId, ConsumerCounts]) -> Iterator[Metric]:
+def _counters(counts: dict[ConsumerId, ConsumerCounts]) -> Iterator[Metric]:
     """Give what was done since the supervisor was started."""
     messages = CounterMetricFamily(
         "reservation_messages", "Messages by what became of them", labels=[*_LABELS, "outcome"]
@@ -151,16 +151,14 @@ def _done(tallies: dict[ConsumerId, ConsumerCounts]) -> Iterator[Metric]:
         "Attempts to write a scheduled message that the log refused",
         labels=_LABELS,
     )
-    for reads, tally in tallies.items():
-        for outcome in dict.fromkeys([*OUTCOMES, *tally.counts]):
-            messages.add_metric([*reads, outcome], tally.counts[outcome])
-        cumulative = list(accumulate(tally.buckets))
-        bounds = [*map(str, BUCKETS), "+Inf"]
-        batches.add_metric(reads, cumulative[-1])
-        seconds.add_metric(
-            reads, buckets=list(zip(bounds, cumulative, strict=True)), sum_value=tally.seconds
-        )
-        errors.add_metric(reads, tally.errors)
-        written.add_metric(reads, tally.scheduled_written)
-        refused.add_metric(reads, tally.scheduled_refused)
+    for consumer_id, total in counts.items():
+        for outcome in dict.fromkeys([*OUTCOMES, *total.counts]):
+            messages.add_metric([*consumer_id, outcome], total.counts[outcome])
+        cumulative = list(accumulate(total.buckets))
+        buckets = list(zip([*map(str, BUCKETS), "+Inf"], cumulative, strict=True))
+        batches.add_metric(consumer_id, cumulative[-1])
+        seconds.add_metric(consumer_id, buckets=buckets, sum_value=total.seconds)
+        errors.add_metric(consumer_id, total.errors)
+        written.add_metric(consumer_id, total.scheduled_written)
+        refused.add_metric(consumer_id, total.scheduled_refused)
     yield from (messages, batches, seconds, errors, written, refused)

@@ -20,8 +20,8 @@ from reservation.errors import ReservationError
 from reservation.raised import describe
 from reservation.tracing import end_tracing
 
-# Of the text in which a process reports to its host why it fails. The host reads it once the
-# process has ended, so it must fit the pipe between them.
+# Characters of the text in which a process reports to its host why it fails. The host reads it
+# once the process has ended, so it must fit the pipe between them.
 LONGEST_REASON = 4_000
 
 # Seconds that a process that ends waits for the receiver of its traces.
@@ -32,7 +32,7 @@ LOOK = 60.0
 
 
 def main(descriptor: int) -> None:
-    """Run what a host says through a pipe."""
+    """Run the consumers that a host names through a pipe."""
     try:
         with os.fdopen(descriptor, "rb") as pipe:
             inherited: Inherited = pickle.load(pipe)  # noqa: S301  from our own host
@@ -45,7 +45,7 @@ def main(descriptor: int) -> None:
         reports = socket.socket(fileno=inherited.reports)
         reports.set_inheritable(False)
     assignment = inherited.assignment
-    memory = Memory(inherited.processes, assignment.reads, inherited.memory)
+    memory = Memory(inherited.processes, assignment.consumer_ids, inherited.memory)
     failed = run_process(assignment, inherited.number, memory, inherited.host, reports)
     if isinstance(failed, EndReason):
         say(inherited.failures, failed)
@@ -92,25 +92,25 @@ class _Process:
         self._assignment = assignment
         self._stop = stop
         self._consumers: Consumers | None = None
-        self.failed = assignment.reads[0]
+        self.failed = assignment.consumer_ids[0]
 
     def run(self, number: int, memory: Memory, report_to: socket.socket | None) -> None:
-        """Run them until told to stop."""
+        """Run them until a stop is requested."""
         assignment = self._assignment
         with StopDeadline(self._stop, assignment.grace, self._left):
             components = [load_component(app, assignment.app_dir) for app in assignment.apps]
-            by_name = {one.name: n for n, one in enumerate(components)}
+            by_name = {component.name: n for n, component in enumerate(components)}
             spare_batches()
             parts = [
                 Part(
-                    components[by_name[reads[0]]],
-                    reads[1],
-                    Log(*reads),
-                    Telemetry(report_to, reads),
-                    memory.in_flight(number, reads),
-                    assignment.apps[by_name[reads[0]]],
+                    components[by_name[consumer_id[0]]],
+                    consumer_id[1],
+                    Log(*consumer_id),
+                    Telemetry(report_to, consumer_id),
+                    memory.in_flight(number, consumer_id),
+                    assignment.apps[by_name[consumer_id[0]]],
                 )
-                for reads in assignment.reads
+                for consumer_id in assignment.consumer_ids
             ]
             # The host has seen the database. If it is unavailable now, that is an outage.
             self._consumers = Consumers(
@@ -123,7 +123,7 @@ class _Process:
                 self._consumers.join()
             finally:
                 if self._consumers.failed is not None:
-                    self.failed = self._consumers.failed.reads
+                    self.failed = self._consumers.failed.consumer_id
                 end_tracing(min(EXPORTED_WITHIN, assignment.grace / 2))
 
     def log_crash(self, text: str, error: BaseException) -> None:
@@ -134,5 +134,5 @@ class _Process:
     def _left(self) -> list[Log]:
         """Return the logs of those that have not ended."""
         if self._consumers is None:
-            return [Log(*reads) for reads in self._assignment.reads]
+            return [Log(*consumer_id) for consumer_id in self._assignment.consumer_ids]
         return [part.log for part in self._consumers.running()]

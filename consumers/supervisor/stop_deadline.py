@@ -23,22 +23,22 @@ from reservation.waiting import readable
 class StopDeadline:
     """Ends the process if a block does not end in time once it is to stop.
 
-    Signals are heard from Python's own C code, which writes their numbers to a pipe, because a main
+    Python's own C code writes the numbers of signals to a pipe that is read here, because a main
     thread that blocks does not come to run a signal handler.
     """
 
-    def __init__(self, stop: Stop, seconds: float, left: Callable[[], Iterable[Log]]) -> None:
+    def __init__(self, stop: Stop, seconds: float, unfinished: Callable[[], Iterable[Log]]) -> None:
         self._stop = stop
         self._seconds = seconds
-        self._left = left
+        self._unfinished = unfinished
         self._thread = threading.Thread(target=self._watch, name="grace", daemon=True)
 
     def __enter__(self) -> Self:
-        self._heard, self._hear = os.pipe()
-        self._over, self._end = os.pipe()
-        os.set_blocking(self._heard, False)
-        os.set_blocking(self._hear, False)
-        self._before = signal.set_wakeup_fd(self._hear, warn_on_full_buffer=False)
+        self._signals_read, self._signals_write = os.pipe()
+        self._end_read, self._end_write = os.pipe()
+        os.set_blocking(self._signals_read, False)
+        os.set_blocking(self._signals_write, False)
+        self._before = signal.set_wakeup_fd(self._signals_write, warn_on_full_buffer=False)
         self._thread.start()
         return self
 
@@ -49,9 +49,9 @@ class StopDeadline:
         traceback: TracebackType | None,
     ) -> None:
         signal.set_wakeup_fd(self._before)
-        close(self._end)
+        close(self._end_write)
         self._thread.join()
-        for descriptor in (self._heard, self._hear, self._over):
+        for descriptor in (self._signals_read, self._signals_write, self._end_read):
             close(descriptor)
 
     def _watch(self) -> None:
@@ -68,21 +68,21 @@ class StopDeadline:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         stopping = False
         while not stopping:
-            ready = readable([self._over, self._heard, *self._stop.descriptors])
-            if self._over in ready:
+            ready = readable([self._end_read, self._signals_read, *self._stop.descriptors])
+            if self._end_read in ready:
                 return
-            asked = any(descriptor in ready for descriptor in self._stop.descriptors)
-            stopping = self._was_signalled() or asked
+            is_requested = any(descriptor in ready for descriptor in self._stop.descriptors)
+            stopping = self._was_signalled() or is_requested
         self._stop.request()
-        if readable([self._over], self._seconds):
+        if readable([self._end_read], self._seconds):
             return
-        for log in self._left():
+        for log in self._unfinished():
             log.warning("batch_abandoned", grace=self._seconds)
         os._exit(0)
 
     def _was_signalled(self) -> bool:
-        """Whether a signal to stop came."""
+        """Whether a signal to stop has come."""
         numbers = b""
         with contextlib.suppress(BlockingIOError):
-            numbers = os.read(self._heard, 4096)
+            numbers = os.read(self._signals_read, 4096)
         return any(number in STOP_SIGNALS for number in numbers)

@@ -14,8 +14,8 @@ _LABELS = ("consumer", "category")
 _Gauges = Sequence[tuple[GaugeMetricFamily, Callable[[ConsumerSummary], float | None]]]
 
 
-def store_metrics(reads: Sequence[ConsumerId], reading: StoreReading) -> Iterator[Metric]:
-    """Yield what was read; there is no sample of what is not known."""
+def store_metrics(consumer_ids: Sequence[ConsumerId], reading: StoreReading) -> Iterator[Metric]:
+    """Yield the metrics of what was read; what is not known has no sample."""
     up = GaugeMetricFamily(
         "reservation_store_up",
         "Whether the store could be read for the metrics that come from it",
@@ -32,16 +32,16 @@ def store_metrics(reads: Sequence[ConsumerId], reading: StoreReading) -> Iterato
         labels=_LABELS,
     )
     gauges = [*_of_positions(), *_of_dead_letters()]
-    for names in reads:
-        up.add_metric(names, reading.up)
+    for consumer_id in consumer_ids:
+        up.add_metric(consumer_id, reading.up)
     if reading.summary is not None:
-        for one in reading.summary.consumers:
-            names = (one.consumer, one.category)
-            read_at.add_metric(names, reading.summary.time.timestamp())
-            overdue.add_metric(names, reading.summary.schedule.overdue)
+        for consumer in reading.summary.consumers:
+            consumer_id = (consumer.consumer, consumer.category)
+            read_at.add_metric(consumer_id, reading.summary.time.timestamp())
+            overdue.add_metric(consumer_id, reading.summary.schedule.overdue)
             for family, value in gauges:
-                if (number := value(one)) is not None:
-                    family.add_metric(names, number)
+                if (number := value(consumer)) is not None:
+                    family.add_metric(consumer_id, number)
     yield from (up, read_at, overdue, *(family for family, _ in gauges))
 
 
@@ -51,7 +51,7 @@ def _of_positions() -> _Gauges:
             GaugeMetricFamily(
                 "reservation_partitions", "Partitions of the category", labels=_LABELS
             ),
-            lambda one: one.partitions,
+            lambda consumer: consumer.partitions,
         ),
         (
             GaugeMetricFamily(
@@ -59,7 +59,7 @@ def _of_positions() -> _Gauges:
                 "Partitions of the category that no process reads",
                 labels=_LABELS,
             ),
-            lambda one: one.without_holder,
+            lambda consumer: consumer.without_holder,
         ),
         (
             GaugeMetricFamily(
@@ -67,7 +67,7 @@ def _of_positions() -> _Gauges:
                 "Messages that are not handled, of the next 100,000 of the category",
                 labels=_LABELS,
             ),
-            lambda one: one.lag.messages,
+            lambda consumer: consumer.lag.messages,
         ),
         (
             GaugeMetricFamily(
@@ -75,7 +75,7 @@ def _of_positions() -> _Gauges:
                 "Age of the oldest of them; 0 if there is none",
                 labels=_LABELS,
             ),
-            lambda one: one.lag.seconds,
+            lambda consumer: consumer.lag.seconds,
         ),
     ]
 
@@ -86,7 +86,7 @@ def _of_dead_letters() -> _Gauges:
             GaugeMetricFamily(
                 "reservation_dead_letters", "Dead letters that are open", labels=_LABELS
             ),
-            lambda one: one.dead,
+            lambda consumer: consumer.dead,
         ),
         (
             GaugeMetricFamily(
@@ -94,7 +94,7 @@ def _of_dead_letters() -> _Gauges:
                 "Messages that are parked behind another of their entity",
                 labels=_LABELS,
             ),
-            lambda one: one.parked,
+            lambda consumer: consumer.parked,
         ),
         (
             GaugeMetricFamily(
@@ -102,7 +102,7 @@ def _of_dead_letters() -> _Gauges:
                 "Entities whose later messages are parked",
                 labels=_LABELS,
             ),
-            lambda one: one.parked_entities,
+            lambda consumer: consumer.parked_entities,
         ),
         (
             GaugeMetricFamily(
@@ -110,7 +110,7 @@ def _of_dead_letters() -> _Gauges:
                 "Messages that wait for their next attempt",
                 labels=_LABELS,
             ),
-            lambda one: one.waiting,
+            lambda consumer: consumer.waiting,
         ),
         (
             GaugeMetricFamily(
@@ -118,6 +118,6 @@ def _of_dead_letters() -> _Gauges:
                 "When the first of them is due, by the server's clock; absent if none waits",
                 labels=_LABELS,
             ),
-            lambda one: one.next_attempt_at and one.next_attempt_at.timestamp(),
+            lambda consumer: consumer.next_attempt_at and consumer.next_attempt_at.timestamp(),
         ),
     ]

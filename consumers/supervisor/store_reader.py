@@ -1,8 +1,8 @@
 """The store's record of a supervisor's consumers, read now and then by a thread of its own.
 
 A request for metrics takes what was read last, so it never waits for the database, and any number
-of requests are one read. The thread may hang in a network that went silent. Then what it read
-before is out of date, which is noticed by the clock.
+of requests are one read. The thread may hang in a network that went silent. Then the time of its
+last read shows that what it read is out of date.
 """
 
 import signal
@@ -52,18 +52,18 @@ class StoreReading:
 
 
 class StoreReader:
-    """Reads how consumers stand, in a thread of its own, from entering to leaving the context."""
+    """Reads the state of consumers, in a thread of its own, while the context is entered."""
 
-    def __init__(self, database_url: str, reads: Sequence[ConsumerId]) -> None:
+    def __init__(self, database_url: str, consumer_ids: Sequence[ConsumerId]) -> None:
         self._database_url = database_url
-        self._reads = sorted(set(reads))
+        self._consumer_ids = sorted(set(consumer_ids))
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         # By the monotonic clock: when it was read last, and when that is out of date.
         self._read_at = 0.0
         self._expected_by = 0.0
         self._summary: Summary | None = None
-        self._reported: str | None = None  # what the log has as the cause
+        self._reported: str | None = None  # the cause that was logged last
         self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
 
     def __enter__(self) -> Self:
@@ -89,8 +89,8 @@ class StoreReader:
         with self._lock:
             now = time.monotonic()
             up = now < self._expected_by
-            known = up or now < self._read_at + KEPT_FOR
-            return StoreReading(up, self._summary if known else None)
+            is_recent = up or now < self._read_at + KEPT_FOR
+            return StoreReading(up, self._summary if is_recent else None)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -102,14 +102,13 @@ class StoreReader:
 
     def _read_on_a_connection(self) -> None:
         """Read again and again on one connection."""
-        consumer = self._reads[0][0]
-        name = f"reservation metrics {consumer}"
-        with Session(self._database_url, name, Log(*self._reads[0])) as session:
+        name = f"reservation metrics {self._consumer_ids[0][0]}"
+        with Session(self._database_url, name, Log(*self._consumer_ids[0])) as session:
             with translated():
                 session.connection.execute(_QUERIES["settings"])
             while not self._stopping.is_set():
                 began = time.monotonic()
-                summary = read_summary(session.connection, self._reads)
+                summary = read_summary(session.connection, self._consumer_ids)
                 self._stopping.wait(self._succeeded(summary, time.monotonic() - began))
 
     def _succeeded(self, summary: Summary, took: float) -> float:
@@ -125,7 +124,7 @@ class StoreReader:
         return pause
 
     def _failed(self, cause: str) -> None:
-        """Note that the store is not readable, and log a cause once as long as it stays."""
+        """Note that the store is not readable, and log its cause unless that was logged last."""
         with self._lock:
             self._expected_by = 0.0
         if cause != self._reported and not self._stopping.is_set():

@@ -30,7 +30,7 @@ from consumers.supervisor.stuck import LOOK, Stuck
 from reservation.errors import ReservationError
 from reservation.waiting import readable
 
-# A process that dies so often within so many seconds, the same in flight, is not started again.
+# A process that dies so often within so many seconds, with the same in flight, is not restarted.
 MOST_DEATHS = 5
 WITHIN = 60.0
 
@@ -71,9 +71,9 @@ def run(assignment: Assignment, workers: int = 1, answer_at: Address | None = No
     from consumers.supervisor.endpoint import Endpoint
     from consumers.supervisor.store_reader import StoreReader
 
-    silent = max(assignment.grace, assignment.options.stuck_after)
-    board = Board(assignment.reads * workers, silent)
-    store = StoreReader(assignment.database_url, assignment.reads)
+    stuck_after = max(assignment.grace, assignment.options.stuck_after)
+    board = Board(assignment.consumer_ids * workers, stuck_after)
+    store = StoreReader(assignment.database_url, assignment.consumer_ids)
     with (
         contextlib.closing(board),
         Endpoint(answer_at.host, answer_at.port, board, store),
@@ -89,14 +89,14 @@ class _Host:
         self._assignment = assignment
         self._workers = workers
         self._board = board
-        self._memory = Memory(workers, assignment.reads)
-        # The processes have the reading end of this pipe, and so see that their host has died.
+        self._memory = Memory(workers, assignment.consumer_ids)
+        # The processes have the reading end of this pipe, which shows that their host has died.
         self._host_read, self._host_write = os.pipe()
         self._running: dict[Child, Stuck] = {}
         self._deaths: defaultdict[object, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_DEATHS)
         )
-        self._replaced: dict[Child, ConsumerId] = {}  # by the consumer that was stuck
+        self._replaced: dict[Child, ConsumerId] = {}  # with the consumer that is stuck
         self._killed: set[Child] = set()
         self._signals = 0
         self._stopping = False
@@ -128,7 +128,7 @@ class _Host:
         watched: list[Child | Board] = list(self._running)
         if self._board is not None:
             watched.append(self._board)
-        readable([one.fileno() for one in watched], LOOK)
+        readable([source.fileno() for source in watched], LOOK)
         if self._board is not None:
             self._board.take_in()
         for child, stuck in list(self._running.items()):
@@ -144,19 +144,19 @@ class _Host:
         )
         self._running[child] = Stuck(self._assignment.options.stuck_after)
         if self._board is not None:
-            self._board.started(child.pid, self._assignment.reads)
+            self._board.started(child.pid, self._assignment.consumer_ids)
         if self._stopping:
             child.ask_to_stop()
 
     def _replace_if_stuck(self, child: Child, stuck: Stuck) -> None:
         """Kill a process one of whose handlers is stuck; it is replaced once it has ended."""
-        for reads, record in stuck.among(self._memory.records(child.number)):
-            Log(*reads).error(
+        for consumer_id, record in stuck.among(self._memory.records(child.number)):
+            Log(*consumer_id).error(
                 "consumer_stuck",
                 seconds=self._assignment.options.stuck_after,
                 **_in_flight(record),
             )
-            self._replaced[child] = reads
+            self._replaced[child] = consumer_id
             child.kill()
             return
 
@@ -170,13 +170,13 @@ class _Host:
             self._replace(child, reason)
 
     def _replace(self, child: Child, reason: EndReason | None) -> None:
-        """Start a process that died again, or stop all because it cannot go on."""
+        """Restart a process that died, or stop all because it cannot go on."""
         if reason is None:
             code = child.exit_code
             how = f"by signal {-code}" if code < 0 else f"status {code}"
             in_flight = {
-                reads: record
-                for reads, record in self._memory.records(child.number)
+                consumer_id: record
+                for consumer_id, record in self._memory.records(child.number)
                 if record.was_read
             }
             stuck = self._replaced.pop(child, None)
@@ -192,14 +192,14 @@ class _Host:
                 self._memory.hand_on(child.number, stuck)
                 self._start(child.number)
                 return
-            reads = next(iter(in_flight), self._assignment.reads[0])
-            reason = EndReason(reads, _why(how, in_flight), is_about_data=True)
+            consumer_id = next(iter(in_flight), self._assignment.consumer_ids[0])
+            reason = EndReason(consumer_id, _why(how, in_flight), is_about_data=True)
         if self._board is not None:
-            self._board.failed(reason.reads, reason.text)
+            self._board.failed(reason.consumer_id, reason.text)
         if self._failure is None:
             self._failure = ConsumerFailed(reason.text, is_about_data=reason.is_about_data)
             self._stop_all()
-            Log(*reason.reads).error("consumer_failed", error=reason.text)
+            Log(*reason.consumer_id).error("consumer_failed", error=reason.text)
 
     def _may_start_again(self, in_flight: dict[ConsumerId, Record]) -> bool:
         """Note a death; return whether there were few like it.
@@ -208,13 +208,13 @@ class _Host:
         """
         if len(in_flight) == 1 and all(record.counted for record in in_flight.values()):
             return True
-        lately = time.monotonic() - WITHIN
-        for key in [key for key, times in self._deaths.items() if times[-1] < lately]:
+        since = time.monotonic() - WITHIN
+        for key in [key for key, times in self._deaths.items() if times[-1] < since]:
             del self._deaths[key]
-        deaths = self._deaths[frozenset((reads, one.first) for reads, one in in_flight.items())]
-        often = len(deaths) == MOST_DEATHS and deaths[0] > lately
+        deaths = self._deaths[frozenset((id_, record.first) for id_, record in in_flight.items())]
+        too_often = len(deaths) == MOST_DEATHS and deaths[0] > since
         deaths.append(time.monotonic())
-        return not often
+        return not too_often
 
     def _on_signal(self, *_: object) -> None:
         self._signals += 1
@@ -230,20 +230,20 @@ class _Host:
             child.ask_to_stop()
 
     def _kill_all(self, *_: object) -> None:
-        """End the processes without waiting; the server rolls back what they have in hand."""
+        """End the processes without waiting; the server rolls back what they have in flight."""
         for child in list(self._running):
             if child not in self._killed:
                 self._killed.add(child)
                 records = list(self._memory.records(child.number))
                 child.kill()
-                for reads, record in records:
+                for consumer_id, record in records:
                     if record.was_read:
-                        Log(*reads).warning("batch_abandoned")
+                        Log(*consumer_id).warning("batch_abandoned")
 
 
 # Any: what JSON has a form for.
 def _in_flight(record: Record) -> dict[str, Any]:
-    """Return what a log says of what a consumer had in flight."""
+    """Return the fields that log what a consumer had in flight."""
     called = {"global_position": record.called} if record.called > 0 else {}
     running = {"running": record.running} if record.running else {}
     return {"first": record.first, "last": record.last, **called, **running}

@@ -44,7 +44,7 @@ def run_cli(
 
 
 def _run_alone(assignment: Assignment) -> None:
-    failed = run_process(assignment, 0, Memory(1, assignment.reads))
+    failed = run_process(assignment, 0, Memory(1, assignment.consumer_ids))
     sys.exit(0 if failed is None else 1)
 
 

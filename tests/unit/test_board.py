@@ -46,10 +46,10 @@ def test_a_consumer_never_waits_for_its_supervisor(board):
     for _ in range(5000):
         telemetry.committed({"handled": 1}, 0.01, {})
     board.take_in()
-    assert board.tallies()[READS].counts["handled"] < 5000
+    assert board.counts()[READS].counts["handled"] < 5000
     telemetry.committed({"handled": 1}, max(BUCKETS) + 1, {})
     board.ended(os.getpid())
-    tally = board.tallies()[READS]
+    tally = board.counts()[READS]
     assert tally.counts["handled"] == 5001
     assert (sum(tally.buckets), tally.buckets[-1]) == (5001, 1)
     assert tally.seconds == pytest.approx(5000 * 0.01 + max(BUCKETS) + 1)
@@ -63,4 +63,4 @@ def test_a_report_of_a_process_that_ended_is_not_counted_twice(board):
     board.ended(os.getpid())
     telemetry.committed({"handled": 1}, 0.01, {})
     board.take_in()
-    assert board.tallies()[READS].counts == {"handled": 1}
+    assert board.counts()[READS].counts == {"handled": 1}

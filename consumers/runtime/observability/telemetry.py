@@ -78,10 +78,10 @@ class Telemetry:
     """Reports that a consumer lives, and what it has done."""
 
     def __init__(
-        self, supervisor: socket.socket | None = None, reads: tuple[str, str] = ("", "")
+        self, supervisor: socket.socket | None = None, consumer_id: tuple[str, str] = ("", "")
     ) -> None:
         self._supervisor = supervisor
-        self._report = ConsumerReport(os.getpid(), *reads)
+        self._report = ConsumerReport(os.getpid(), *consumer_id)
         self._reported_at = 0.0
         if supervisor is not None:
             supervisor.setblocking(False)
