@@ -1,6 +1,6 @@
 """Letting async calls go on between two batches, and while a consumer waits.
 
-One of them may end the process, so they have their turn as a batch has
+One of them may end the process, so they wait for their turn as a batch does
 (`consumers.loop.retrying.suspects`).
 """
 
@@ -19,7 +19,7 @@ from consumers.runtime.in_flight import SOME, InFlight
 from consumers.runtime.running_calls import RunningCalls
 from consumers.runtime.stopping import Stop
 
-# Seconds for which a process with async calls that go on keeps partitions that are another's share.
+# Seconds for which a process with running calls keeps partitions that another process waits for.
 KEEPS = 10.0
 
 
@@ -27,7 +27,7 @@ class OngoingCalls:
     """The calls of one consumer, while no batch runs.
 
     Attributes:
-        keeps: seconds for which they keep partitions that are another's share.
+        keeps: seconds for which they keep partitions that another process waits for.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class OngoingCalls:
         self._suspects = suspects
         self._dead_letters = dead_letters
         self._beat = beat
-        self._gave_at = 0.0  # when partitions could last be given back
+        self._released_at = 0.0  # when partitions could last be given back
         self.keeps = KEEPS
 
     # Any: rows of different types.
@@ -56,7 +56,7 @@ class OngoingCalls:
         seconds: float,
         descriptors: Collection[int] = (),
     ) -> None:
-        """Let them go on until one ends, a descriptor can be read, or the time is over."""
+        """Let the calls go on until one ends, a descriptor can be read, or the time is over."""
         if not self._running:
             return
         with self._lease, self._suspects.beside(stop, self._beat) as may_run:
@@ -70,16 +70,16 @@ class OngoingCalls:
                 self._in_flight.returned()
 
     def pause(self, connection: Connection[Any], stop: Stop) -> "CallsPause | Stop":
-        """Return what to wait with."""
+        """Return what the consumer waits with, so that its calls go on if it has any."""
         return CallsPause(self, connection, stop) if self._running else stop
 
     @property
-    def may_move(self) -> bool:
-        """Whether partitions that are another's share may be given back."""
+    def may_release(self) -> bool:
+        """Whether partitions that another process waits for may be given back."""
         now = time.monotonic()
         if not self._running:
-            self._gave_at = now
-        return not self._running or now - self._gave_at > self.keeps
+            self._released_at = now
+        return not self._running or now - self._released_at > self.keeps
 
     def forget(self) -> None:
         """Cancel all: another process may handle their messages."""
@@ -87,18 +87,18 @@ class OngoingCalls:
         self._in_flight.runs(0)
 
     def forget_lost(
-        self, connection: Connection[Any], positions: HeldPartitions, known: Set[tuple[int, int]]
+        self, connection: Connection[Any], positions: HeldPartitions, former: Set[tuple[int, int]]
     ) -> None:
-        """Cancel those of partitions that are no longer held as they were known, or were taken."""
-        kept = {number for number, _ in positions.claims & known}
+        """Cancel the calls for partitions that are held by none of the former claims."""
+        kept = {number for number, _ in positions.claims & former}
         if streams := self._running.streams():
-            found = self._dead_letters.partitions(connection, streams, positions.size)
-            self._running.drop(at for at, partition in found.items() if partition not in kept)
+            partitions = self._dead_letters.partitions(connection, streams, positions.size)
+            self._running.drop(position for position, n in partitions.items() if n not in kept)
             self._in_flight.runs(self._running.letters)
 
 
 class CallsPause:
-    """A wait in which calls go on; it ends when it is time to stop, or when a call has ended."""
+    """A wait in which calls go on; it ends when one has ended, or it is time to stop."""
 
     def __init__(self, calls: OngoingCalls, connection: Connection[Any], stop: Stop) -> None:
         self._calls = calls
@@ -108,6 +108,6 @@ class CallsPause:
     def wait(self, seconds: float, wake: int | None = None) -> bool:
         """Wait; return whether it is time to stop."""
         if not self._stop.wait(0):
-            woken = () if wake is None else (wake,)
-            self._calls.run(self._connection, self._stop, seconds, woken)
+            descriptors = () if wake is None else (wake,)
+            self._calls.run(self._connection, self._stop, seconds, descriptors)
         return self._stop.requested

@@ -1,4 +1,4 @@
-"""Rebalancing: what a consumer holds of its group may change, and so what it has to do."""
+"""Rebalancing: the partitions that a consumer holds may change, and so may its work."""
 
 from typing import Any
 
@@ -19,39 +19,39 @@ class Rebalancing:
         self._context = context
         self._calls = calls
         self._dead_letters = dead_letters
-        self._waiting = WaitingCount()
-        self._known: frozenset[tuple[int, int]] | None = None  # the claims that `blocked` is of
+        self._waiting_count = WaitingCount()
+        self._claims: frozenset[tuple[int, int]] | None = None  # those that `blocked` is of
 
     def begin(self) -> None:
-        """Forget what was known on another connection."""
+        """Forget what another connection has read."""
         self._calls.forget()
-        self._known = None
+        self._claims = None
 
     # Any: rows of different types.
     def rebalance(self, connection: Connection[Any]) -> None:
-        """Take part in the group, and look at what is held now."""
+        """Rebalance the group, and note what is held now."""
         context, membership = self._context, self._context.membership
-        # What may have ended a process stays here until it is found: nobody else knows of it.
+        # A suspect stays here until it is found: no other process knows of it.
         membership.rebalance(
-            connection, may_release=not context.isolates_suspect and self._calls.may_move
+            connection, may_release=not context.isolates_suspect and self._calls.may_release
         )
         positions = membership.positions
         context.telemetry.holds(positions.reached, membership.head)
-        if membership.abandoned:  # whoever held it may have died of one of its messages
+        if membership.abandoned:  # their holder may have died of one of their messages
             context.deaths.take_over(membership.abandoned, positions.lowest, membership.head)
         context.in_flight.until = context.bisection.reached(positions.lowest)
         partitions, size = positions.partitions, positions.size
-        if self._known != positions.claims:
-            self._calls.forget_lost(connection, positions, self._known or frozenset())
+        if self._claims != positions.claims:
+            self._calls.forget_lost(connection, positions, self._claims or frozenset())
             context.blocked.clear()
             context.blocked.update(self._dead_letters.blocked(connection, partitions, size))
-            self._known = positions.claims
+            self._claims = positions.claims
             context.due.soon()
             context.in_flight.holds(partitions)
         waiting = 0
         if membership.letters:
             context.due.at_rebalance()
-            waiting = self._waiting.at_rebalance(
+            waiting = self._waiting_count.at_rebalance(
                 lambda: self._dead_letters.waiting(connection, partitions, size)
             )
         context.telemetry.waits(waiting)

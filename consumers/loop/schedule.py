@@ -1,4 +1,4 @@
-"""Writing scheduled messages of the store that are due: what a consumer does besides its own work.
+"""Writing scheduled messages of the store that are due, which a consumer does besides its work.
 
 Every consumer's process does so: between two batches, where it waits, and, while a batch takes
 long, from the thread that renews its lease. One call writes a set, and is one commit. The process
@@ -16,7 +16,7 @@ from consumers.runtime.observability.telemetry import Telemetry
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.writing.scheduling import count_scheduled, write_due
 
-# Seconds until the next attempt where another process is at it, or somebody holds a lock. Each
+# Seconds until the next attempt while another process writes them, or somebody holds a lock. Each
 # further pause is twice as long, up to the longest.
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -65,30 +65,30 @@ class Schedule:
         return time.monotonic() >= max(self._next, self._not_before)
 
     def limit(self, seconds: float) -> float:
-        """Return how long to wait at most, of so many seconds."""
+        """Return so many seconds, or less if it is time for `write` earlier."""
         next_attempt = max(self._next, self._not_before)
         return max(0.0, min(seconds, next_attempt - time.monotonic()))
 
     def write(self, connection: Connection[Any]) -> bool:
         """Write what is due, up to a limit; return whether anything was written."""
         try:
-            done = write_due(connection)
+            result = write_due(connection)
         except TO_BE_RETRIED:
-            self._wait()
+            self._postpone()
             return False
-        self.next_in(done.next_in)
-        self._telemetry.wrote_scheduled(done.written, done.refused)
-        if done.written or done.refused:
+        self.next_in(result.next_in)
+        self._telemetry.wrote_scheduled(result.written, result.refused)
+        if result.written or result.refused:
             self._pause = PAUSE
         elif self.is_due:
-            self._wait()
-        if done.written:
-            self._log.info("scheduled_written", count=done.written)
-        if done.refused:
-            self._log.warning("scheduled_refused", count=done.refused)
-        return done.written > 0
+            self._postpone()
+        if result.written:
+            self._log.info("scheduled_written", count=result.written)
+        if result.refused:
+            self._log.warning("scheduled_refused", count=result.refused)
+        return result.written > 0
 
-    def _wait(self) -> None:
-        """Leave it alone for a while."""
+    def _postpone(self) -> None:
+        """Postpone the next attempt."""
         self._not_before = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

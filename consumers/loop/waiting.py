@@ -35,7 +35,7 @@ class Waiting:
         self._schedule = schedule
         self._due = due
         self._calls = calls
-        self._noticed = False
+        self._awaits_notices = False
         self._poll = POLL
 
     def moved(self) -> None:
@@ -48,19 +48,19 @@ class Waiting:
         until_rebalance = self._membership.pause
         poll = min(self._poll, until_rebalance)
         self._poll = min(self._poll * 2, REBALANCE_INTERVAL)
-        notices, due = self._notices, self._due.seconds
+        notices, until_due = self._notices, self._due.seconds
         pause = self._calls.pause(connection, stop)
         if notices is None or not self._membership.positions.partitions:
-            pause.wait(min(self._schedule.limit(poll), due))
+            pause.wait(min(self._schedule.limit(poll), until_due))
             return False
         longest, poll = self._schedule.limit(until_rebalance), self._schedule.limit(poll)
-        noticed = notices.wait(min(longest, due), poll=min(poll, due), pause=pause)
+        noticed = notices.wait(min(longest, until_due), poll=min(poll, until_due), pause=pause)
         if notices.scheduled:
             notices.scheduled = False
-            self._schedule.add(0)  # the look says when it is due
-        if self._noticed != (notices.missing is None):
-            self._noticed = notices.missing is None
-            if self._noticed:
+            self._schedule.add(0)  # the next write tells when it is due
+        if self._awaits_notices != (notices.missing is None):
+            self._awaits_notices = notices.missing is None
+            if self._awaits_notices:
                 self._log.info("notice_awaited")
             else:
                 self._log.info("notice_missing", reason=notices.missing)

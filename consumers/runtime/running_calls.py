@@ -1,9 +1,8 @@
 """The async calls of one consumer that go on when the batch in which they began has ended.
 
 The effects of such a call are committed after its end. Until then its message is a letter, which
-the process that makes the call leaves alone (`consumers.failures.letters`). A call is known by the
-global position of its message until what became of that message is committed, so an attempt that
-was rolled back does not make it again.
+the process that makes the call leaves alone (`consumers.failures.letters`). A call is kept until
+the outcome of its message is committed, so an attempt that was rolled back does not repeat it.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.observability.spans import MessageSpan
 from reservation.errors import MessageError
 
-# Letters that wait for calls of a process, after which it reads no further until some are handled.
+# With so many letters that wait for calls, a process reads no further until some are handled.
 MOST_WAITING = 1000
 
 
@@ -38,14 +37,14 @@ class AsyncCall:
     Attributes:
         stream_name: the stream of its message.
         entity: behind which later messages of its entity are parked.
-        inputs: what the handler saw; if that has changed, its outcome is of no use.
+        inputs: what the handler saw; if that has changed, its outcome is not used.
         ordering_keys: what its message shares with others that must be handled after it.
         context: the handler's context.
-        task: what gives its outcome.
-        is_letter: whether a commit has passed its message.
+        task: the task that returns its outcome.
+        is_letter: whether its message was committed as a letter.
         is_cancelled: whether it was cancelled, and has no outcome.
         is_forgotten: whether it was forgotten, because the outcome of its message is committed, or
-            is for another process to find out.
+            another process handles its message.
     """
 
     stream_name: str
@@ -63,7 +62,7 @@ class AsyncCall:
         return not self.task.done()
 
     def blocks(self) -> bool:
-        """Return whether messages that may repeat its own wait for it: until it was forgotten."""
+        """Return whether messages that may repeat its own wait for it: until it is forgotten."""
         return not self.is_forgotten
 
 
@@ -97,7 +96,7 @@ class RunningCalls:
 
     @property
     def letters(self) -> int:
-        """The number of passed messages with calls that go on, or are not committed."""
+        """The number of letters whose calls go on, or whose outcomes are not committed."""
         return sum(call.is_letter for call in self._calls.values())
 
     @property
@@ -111,13 +110,14 @@ class RunningCalls:
 
     def excluded(self) -> list[int]:
         """Return which letters are not due, although they are in the store."""
-        running = [at for at, call in self._calls.items() if call.is_running()]
-        return [*running, *(at for at, must_wait in self._postponed.items() if must_wait())]
+        running = [position for position, call in self._calls.items() if call.is_running()]
+        return running + [position for position, waits in self._postponed.items() if waits()]
 
     def due(self) -> set[int]:
         """Return which letters waited for calls, and do so no longer."""
-        ended = {at for at, call in self._calls.items() if call.is_letter and not call.is_running()}
-        return ended | {at for at, must_wait in self._postponed.items() if not must_wait()}
+        letters = {position for position, call in self._calls.items() if call.is_letter}
+        ended = {position for position in letters if not self._calls[position].is_running()}
+        return ended | {position for position, waits in self._postponed.items() if not waits()}
 
     def ended(self, position: int) -> AsyncCall | None:
         """Return the call for a message, if there was one and it has ended."""
@@ -127,19 +127,19 @@ class RunningCalls:
     def blocking_call(
         self, ordering_keys: Collection[Hashable], handled: Collection[int]
     ) -> AsyncCall | None:
-        """Return the call for a passed message that others with an ordering key wait for.
+        """Return the call for a letter that other messages with an ordering key wait for.
 
         It may have ended, unless its message is among those that are handled at the moment.
         """
-        for at, call in self._calls.items() if ordering_keys else ():
-            waits = call.is_running() or at not in handled
+        for position, call in self._calls.items() if ordering_keys else ():
+            waits = call.is_running() or position not in handled
             if call.is_letter and waits and not call.ordering_keys.isdisjoint(ordering_keys):
                 return call
         return None
 
     @property
     def entities(self) -> set[str | None]:
-        """The entities of passed messages whose calls go on."""
+        """The entities of letters whose calls go on, or whose outcomes are not committed."""
         return {call.entity for call in self._calls.values() if call.is_letter}
 
     def limit(self, kind: Hashable, most: int) -> None:
@@ -174,7 +174,7 @@ class RunningCalls:
         postponed: Mapping[int, Callable[[], bool]],
         parked: Iterable[int],
     ) -> None:
-        """Note a commit: which messages have calls that go on, and which wait for such."""
+        """Note a commit: which messages have calls that go on, and which wait for such calls."""
         for position in positions:
             self._calls[position].is_letter = True
             self._postponed.pop(position, None)
@@ -190,15 +190,15 @@ class RunningCalls:
 
     def roll_back(self) -> None:
         """Forget the calls that saw what was not committed."""
-        self.drop([at for at, call in self._calls.items() if not call.is_letter])
+        self.drop([position for position, call in self._calls.items() if not call.is_letter])
 
     def forget(self) -> None:
-        """Cancel and forget everything: somebody else may handle the messages."""
+        """Cancel and forget everything: another process may handle the messages."""
         self.drop([*self._calls, *self._postponed, *self._parked])
 
     def streams(self) -> dict[int, str]:
         """Return the streams of the messages that have calls, by their global positions."""
-        return {at: call.stream_name for at, call in self._calls.items()}
+        return {position: call.stream_name for position, call in self._calls.items()}
 
     def _forget(self, position: int) -> "asyncio.Task[CallResult | None] | None":
         """Forget a message; return its call if that goes on."""
