@@ -255,7 +255,7 @@ def import_command(
 
     The command refuses if a consumer of APP has a position above 0, unless --yes is given. It also
     refuses if the store has reservations under other names than APP declares, because redelivered
-    messages would take effect again. Name the former form with Key(…, former_key=…).
+    messages would take effect again. Declare the former key with Key(…, former_key=…).
 
     \b
     Examples:

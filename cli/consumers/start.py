@@ -151,9 +151,9 @@ def start(
     second signal, the batch is rolled back and read again at the next start.
 
     The command refuses to start if the store has reservations under other names than APP declares,
-    because reissues of their commands would take effect again. Name the former form with
+    because reissues of their commands would take effect again. Declare the former key with
     Key(…, former_key=…). It also refuses if a sample of the entity's events shows types that APP
-    does not declare, because entities cannot be loaded without them. Name former classes with
+    does not declare, because entities cannot be loaded without them. Declare former names with
     message(…, former_names=…). And it refuses to start beside a process of APP that makes keys
     differently, or if one of the two cannot read what the other writes: see `reservation check`.
 

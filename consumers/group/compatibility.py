@@ -113,7 +113,7 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[In
         yield Incompatibility(
             f"the command {printable(name)} is sent under this name there, which cannot be read "
             f"here",
-            f"name it as a former name with message(…, former_names={name!r})",
+            f"declare it as a former name with message(…, former_names={name!r})",
         )
     for type_, reason in _unreadable(mine, theirs):
         yield Incompatibility(
@@ -124,7 +124,7 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[In
     for type_, reason in _unreadable(theirs, mine):
         yield Incompatibility(
             f"its handlers write the event {printable(type_)}, which cannot be read here{reason}",
-            "name a former name with message(…, former_names=…), declare an upcaster from a former "
+            "declare a former name with message(…, former_names=…), or an upcaster from a former "
             "shape, keep its projector, or ignore it",
         )
 
