@@ -43,12 +43,12 @@ class BatchDecoding:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
         policy = blocking.policy
         decoded: list[Decoded] = []
-        whose = self._decoding.whose
+        entity_of = self._decoding.entity_of
         reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
         for message, key_stream in zip(messages, key_streams, strict=True):
             failure = policy.failed.get(message.global_position)
             if failure is not None and self._is_unread(message, failure):
-                blocking.sets_aside(message, self._decoding.whose_unread(message))
+                blocking.sets_aside(message, self._decoding.entity_of_unread(message))
                 continue
             if message.id in handled:
                 effects.counts["redelivered"] += 1
@@ -60,7 +60,7 @@ class BatchDecoding:
                 if sent is not None and item is not None:
                     check_same_intent(self._declared, self._decoding, sent, item)
             except MessageError as error:
-                blocking.fails(message, whose(message), error)
+                blocking.fails(message, entity_of(message), error)
                 continue
             if item is None:
                 effects.counts["ignored"] += 1
@@ -68,7 +68,7 @@ class BatchDecoding:
             if blocking.anything_blocked:
                 # Nothing waits for a message whose place in the order is not known.
                 unplaced = item.unordered and failure is not None and failure.reason is Reason.KEY
-                if blocking.sets_aside(message, whose(message, None if unplaced else item)):
+                if blocking.sets_aside(message, entity_of(message, None if unplaced else item)):
                     continue
             decoded.append(item)
         effects.corrected.update(reissues.found)
@@ -84,12 +84,12 @@ class BatchDecoding:
         effects: Effects,
     ) -> None:
         """Take back what became of the last messages of a batch, because it ends before them."""
-        known = blocking.leave_out(messages[0].global_position)
-        known.update(item.message.global_position for item in decoded)
+        not_ignored = blocking.leave_out(messages[0].global_position)
+        not_ignored.update(item.message.global_position for item in decoded)
         for message in messages:
             if message.id in handled:
                 effects.counts["redelivered"] -= 1
-            elif message.global_position not in known:
+            elif message.global_position not in not_ignored:
                 effects.counts["ignored"] -= 1
 
     def _is_unread(self, message: StoredMessage, failure: Failure) -> bool:

@@ -64,7 +64,7 @@ class Decoding:
     """Decodes the messages of one category.
 
     Attributes:
-        ignores: takes a message, and returns whether it is passed without being handled.
+        ignores: takes a message, and returns whether it is skipped, because its type is ignored.
     """
 
     def __init__(self, component: Component, category: str) -> None:
@@ -76,7 +76,7 @@ class Decoding:
         self._handles_any = self._reserves or self._is_subscribed
         self.ignores = self._declared.passes
         self._process = os.getpid()
-        self._ids: dict[str, type[Any]] = {}  # what reads only the entity's id, by message type
+        self._ids: dict[str, type[Any]] = {}  # structs of only the entity's id, by message type
         self._unordered_until = 0
         self._letters: Mapping[int, str | None] | None = None
 
@@ -128,7 +128,7 @@ class Decoding:
         """
         return is_interrupt(error) or os.getpid() != self._process
 
-    def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
+    def entity_of(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
         """Return the entity that a message is for, whose later messages wait behind a dead letter.
 
         Without a decoded command, the entity is taken from the name of the message's stream, unless
@@ -148,7 +148,7 @@ class Decoding:
         id_ = cardinal_id(message.stream_name)
         return blocking(f"{component.name}-{id_}") if id_ else None
 
-    def whose_unread(self, message: StoredMessage) -> str | None:
+    def entity_of_unread(self, message: StoredMessage) -> str | None:
         """Return the entity that a message is for, without running any code of the component.
 
         Of the data only the entity's id is read, so that no class checks itself.
@@ -162,7 +162,7 @@ class Decoding:
                     read = msgspec.json.decode(message.data, type=self._id_of(message.type, id_))
                     value = key_part(getattr(read, id_), f"field {id_}")
                     return blocking(stream_name.of(self._component.name, value))
-        return self.whose(message)
+        return self.entity_of(message)
 
     def _id_of(self, name: str, id_: str) -> type[Any]:
         """Return a struct with the entity's id as the only field of a type of messages."""

@@ -268,7 +268,7 @@ class Handling:
         handled: frozenset[str] = frozenset(),
         events: LastEvents = NONE_READ,
     ) -> Effects:
-        """Decide on a batch, in its order; pass those messages whose ids were handled before."""
+        """Decide on a batch, in its order; skip messages whose ids were handled before."""
         prepared = self._prepare(messages, key_streams, policy, as_sent, handled)
         self._load(prepared.decoded, prepared.effects, events)
         return self._decided(prepared)
@@ -308,18 +308,18 @@ class Handling:
             blocking.settle()
         if self._concurrently is not None:
             self._concurrently.decided(effects)
-        effects.counts += Counter()  # without outcomes of which all were taken back
+        effects.counts += Counter()  # drops outcomes whose count is 0
         return effects
 
     def _held_up(self, decoded: Sequence[Decoded], blocking: Blocking) -> list[Decoded]:
         """Park what comes after an open letter of its entity; return the other messages."""
-        whose = [self._decoding.whose(item.message, item) for item in decoded]
+        of_decoded = [self._decoding.entity_of(item.message, item) for item in decoded]
         letters = (letter.entity for letter in blocking.letters)
-        entities = {entity for entity in (*whose, *letters) if entity is not None}
+        entities = {entity for entity in (*of_decoded, *letters) if entity is not None}
         blocking.settle(self._dead_letters.heads(self._context.connection, entities))
         return [
             item
-            for item, entity in zip(decoded, whose, strict=True)
+            for item, entity in zip(decoded, of_decoded, strict=True)
             if item.redelivered or not blocking.parks(item.message, entity)
         ]
 
@@ -352,12 +352,12 @@ class Handling:
 
     def _in_order(self, decoded: Sequence[Decoded], effects: Effects, blocking: Blocking) -> None:
         """Handle the messages of a batch one after the other, and collect their effects."""
-        heads, whose = blocking.heads, self._decoding.whose
+        heads, entity_of = blocking.heads, self._decoding.entity_of
         may_end = blocking.policy.tried is None
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
                 self._messages.remember(item, effects)
-            elif heads and blocking.parks(item.message, whose(item.message, item)):
+            elif heads and blocking.parks(item.message, entity_of(item.message, item)):
                 continue
             elif item.key_stream is not None:
                 effects.add_reservation(item.message, item.key_stream, item.former_stream)
@@ -370,7 +370,7 @@ class Handling:
                 except HandlerRaisedError as error:
                     if not self._messages.undo(error):
                         raise
-                    blocking.fails(item.message, whose(item.message, item), error)
+                    blocking.fails(item.message, entity_of(item.message, item), error)
                 except MessageError as error:
                     error.global_position = item.message.global_position
                     raise

@@ -57,7 +57,7 @@ class MessageHandling:
 
     def handle(self, item: Decoded, stream_name: str, effects: Effects) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
-        if self.passes(item, stream_name, effects):
+        if self.skips(item, stream_name, effects):
             return
         self._log_context.enter_message(item.message, stream_name)
         spans = self._context.spans
@@ -168,8 +168,8 @@ class MessageHandling:
     def _copy_of(self, stream_name: str, effects: Effects, message: StoredMessage) -> object:
         return self._copies.of(effects.entities[stream_name].entity, stream_name, message)
 
-    def passes(self, item: Decoded, stream_name: str, effects: Effects) -> bool:
-        """Return whether a message needs no call, because it is a reissue or was handled before."""
+    def skips(self, item: Decoded, stream_name: str, effects: Effects) -> bool:
+        """Note a reissue, or a message that was handled before; return whether it is either."""
         type_ = item.message.type
         if self._declared[type_].role is Role.INITIATE and effects.entities[stream_name].started:
             effects.reissued.append((item.message, stream_name))

@@ -1,1 +1,1 @@
-"""Deciding on a batch with async handlers, whose calls run at a time, and may outlast the batch."""
+"""Deciding on a batch with async handlers, whose calls run at the same time, and may outlast it."""

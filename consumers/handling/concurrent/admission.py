@@ -1,7 +1,7 @@
 """Letting the calls of one batch begin, in the order of its messages.
 
-So a batch can end before the first message that was not called: nothing after it was. There are
-exceptions, where a message could begin only when later ones had begun; each of those is a letter.
+So a batch can end before the first message whose handler was not called: none after it was. The
+exceptions are messages that could begin only when later ones had begun; each of them is a letter.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from consumers.runtime.running_calls import RunningCalls
 class Admission:
     """Admits one batch's messages to calls.
 
-    A handler that is not async needs no place, and is called even where the time is over, unless
-    an async one before it was not.
+    A handler that is not async needs no place, and is called even if the time is over, unless an
+    async one before it was refused.
     """
 
     def __init__(self, running: RunningCalls) -> None:
@@ -25,7 +25,7 @@ class Admission:
         self._waiting: list[tuple[int, asyncio.Future[bool], Hashable | None]] = []
 
     async def enter(self, ordinal: int, kind: Hashable | None) -> bool:
-        """Wait until a message may be called, which takes a place; False if the time is over."""
+        """Wait until a call may begin, which takes a place; False if the time is over."""
         if not (self._waiting or self._is_over) and self._takes_place(kind):
             return True
         admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -39,7 +39,7 @@ class Admission:
         self.admit()
 
     def admit(self) -> None:
-        """Let those begin that may, up to the first that has no place."""
+        """Let the calls that wait begin, up to the first without a place."""
         while self._waiting:
             ordinal, admitted, kind = self._waiting[0]
             if kind is not None and self._is_over:

@@ -11,8 +11,8 @@ later ones of their entities are parked, and the batch ends before the first mes
 be called. The outcome of such a call is used when its letter is handled, unless what its handler
 saw has changed meanwhile.
 
-One thing crosses lanes: what a handler writes to the stream of another entity of the batch. Then
-the batch is run again, one message at a time, and so is each later one with such a message.
+A handler crosses lanes if it writes to the stream of another entity of the batch. Then the batch is
+run again, one message at a time, and so is each later one with a message of that type.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -50,7 +50,7 @@ class ConcurrentHandling:
         self._declared = declarations(context.component).of(context.category)
         self._messages = messages
         self._running = context.running
-        self._whose = decoding.whose
+        self._entity_of = decoding.entity_of
         self._crossing: set[str] = set()  # types whose handlers write to other entities
         self._waiting = _Waiting()
 
@@ -66,13 +66,14 @@ class ConcurrentHandling:
         slots = [Slot(n, item) for n, item in enumerate(decoded)]
         handled = [slot for slot in slots if slot.item.entity_stream is not None]
         in_order = any(slot.item.message.type in self._crossing for slot in handled)
-        divided = (
+        batch_lanes = (
             [Lane(handled)]
             if in_order
             else lanes(handled, partial(self._ordering_keys, batch_effects))
         )
-        run = LaneRun(self._context, self._messages, batch_effects, self._whose, in_order=in_order)
-        run.of(divided, handled)
+        LaneRun(
+            self._context, self._messages, batch_effects, self._entity_of, in_order=in_order
+        ).run(batch_lanes, handled)
         if not in_order:
             self._refuse_crossing(handled, batch_effects)
         self._collect(slots, batch_effects, blocking)
@@ -84,18 +85,18 @@ class ConcurrentHandling:
     def decided(self, batch_effects: Effects) -> None:
         """Note what was decided, for when it is committed."""
         letters = batch_effects.letters
-        entities = self._running.entities | {one.entity for one in letters if one.runs}
+        entities = self._running.entities | {letter.entity for letter in letters if letter.runs}
         self._waiting.parked += [
-            one.message.global_position
-            for one in letters
-            if one.state == "parked" and one.entity in entities
+            letter.message.global_position
+            for letter in letters
+            if letter.state == "parked" and letter.entity in entities
         ]
 
     def committed(self, messages: Sequence[StoredMessage]) -> None:
         """Note that what was decided on messages is committed."""
         waiting, running = self._waiting, self._running
-        left = {*waiting.running, *waiting.postponed, *waiting.parked}
-        running.drop(one.global_position for one in messages if one.global_position not in left)
+        kept = {*waiting.running, *waiting.postponed, *waiting.parked}
+        running.drop({message.global_position for message in messages} - kept)
         running.keep(waiting.running, waiting.postponed, waiting.parked)
         self._context.in_flight.runs(running.letters)
         self.begin()
@@ -105,7 +106,7 @@ class ConcurrentHandling:
         self._running.roll_back()
 
     def _ordering_keys(self, batch_effects: Effects, slot: Slot) -> Collection[Hashable]:
-        """Return what a message's strategy recognizes it by, whichever its entity is."""
+        """Return what a message's strategy recognizes it by, whatever its entity."""
         strategy = self._declared[slot.item.message.type].once
         ordering_key = (
             None
@@ -143,8 +144,8 @@ class ConcurrentHandling:
             item, message, effects = slot.item, slot.item.message, slot.effects
             if item.redelivered:
                 continue
-            aside = blocking.heads or slot.error or slot.waits
-            entity = self._whose(message, item) if aside else None
+            may_block = blocking.heads or slot.error or slot.waits
+            entity = self._entity_of(message, item) if may_block else None
             if blocking.parks(message, entity):
                 continue
             if slot.error is not None:

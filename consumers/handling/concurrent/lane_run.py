@@ -1,7 +1,7 @@
 """Calling the handlers of one batch: a task for each of its lanes, as long as the batch lasts.
 
-A batch waits for its calls a limited time. Then it leaves the lanes that are in a call of an
-async handler: their tasks go on, and return the results of the calls. No further call begins.
+A batch waits for its calls for a limited time. Then it leaves the lanes that await an async
+handler: their tasks go on, and return the results of the calls. No further call begins.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class LaneRun:
         context: ConsumerContext,
         messages: MessageHandling,
         batch_effects: Effects,
-        whose: Callable[[StoredMessage, Decoded], str | None],
+        entity_of: Callable[[StoredMessage, Decoded], str | None],
         *,
         in_order: bool,
     ) -> None:
@@ -44,7 +44,7 @@ class LaneRun:
         self._running, self._loop = context.running, context.running.loop
         self._messages = messages
         self._batch_effects = batch_effects
-        self._whose = whose
+        self._entity_of = entity_of
         self._in_order = in_order
         self._admission = Admission(self._running)
         self._lanes: Sequence[Lane] = ()
@@ -54,7 +54,7 @@ class LaneRun:
         for name, limit in declared.concurrency.items():
             self._running.limit(self._kinds[name], limit)
 
-    def of(self, lanes: Sequence[Lane], slots: Sequence[Slot]) -> None:
+    def run(self, lanes: Sequence[Lane], slots: Sequence[Slot]) -> None:
         """Handle the messages of lanes, until the time is over."""
         self._lanes = lanes
         if self._running.letters:
@@ -79,14 +79,14 @@ class LaneRun:
     async def _wait(self, tasks: Tasks) -> Tasks:
         """Wait until each lane has ended, or is left; return the tasks of those that are left.
 
-        None is, if its messages may write to other entities, whose messages come after it.
+        None is left with ``in_order``: a message may write to the entities of later ones.
         """
         patience = None if self._running.patient else self._loop.patience
         _, rest = await asyncio.wait(tasks, timeout=patience)
         if not rest:
             return ()
         self._admission.end()
-        await asyncio.sleep(0)  # what was admitted just now begins
+        await asyncio.sleep(0)  # the calls admitted last begin
         left = set()
         for lane, task in zip(self._lanes, tasks, strict=True):
             if lane.calling is not None and not self._in_order:
@@ -99,45 +99,45 @@ class LaneRun:
     def _leave(
         self, lane: Lane, slot: Slot, context: Context, task: "asyncio.Task[CallResult | None]"
     ) -> None:
-        """Leave a lane with the call that it is in."""
+        """Leave a lane with the call that it awaits."""
         item, message, messages = slot.item, slot.item.message, self._messages
         inputs = messages.inputs_of(item, str(item.entity_stream), self._batch_effects, context)
-        entity = self._whose(message, item)
+        entity = self._entity_of(message, item)
         slot.call = lane.call = AsyncCall(
             message.stream_name, entity, inputs, slot.ordering_keys, context, task
         )
         self._running.add(message.global_position, slot.call)
         messages.forget_handled(item, self._batch_effects)
-        lane.goes_by(slot)
+        lane.finish(slot)
         for later in lane.rest:
-            self._is_next(lane, later)
-            lane.goes_by(later)
+            self._may_handle(lane, later)
+            lane.finish(later)
 
     async def _lane(self, lane: Lane) -> CallResult | None:
-        """Handle the messages of a lane; return what its call gives, once it was left."""
+        """Handle the messages of a lane; if it is left, return the result of its call."""
         lane.rest = iter(lane.slots)
         try:
             for slot in lane.rest:
-                if self._is_next(lane, slot):
+                if self._may_handle(lane, slot):
                     await self._handle(lane, slot, str(slot.item.entity_stream))
                     if lane.call is not None:
                         return lane.outcome
-                lane.goes_by(slot)
+                lane.finish(slot)
         finally:
             for slot in lane.slots:
                 if slot.called is not None:
                     slot.called.set()
         return None
 
-    def _is_next(self, lane: Lane, slot: Slot) -> bool:
-        """Return whether a message may be handled; of an entity up to the first that may not."""
+    def _may_handle(self, lane: Lane, slot: Slot) -> bool:
+        """Return whether a message may be handled; if not, note what it waits for."""
         if slot.item.redelivered:
             self._messages.remember(slot.item, self._batch_effects)
             return False
-        if slot.item.entity_stream in lane.ended:
+        if slot.item.entity_stream in lane.blocked:
             return False
-        if lane.before is not None:
-            slot.wait_behind(lane.before)
+        if lane.last_waiting is not None:
+            slot.wait_behind(lane.last_waiting)
             return False
         return True
 
@@ -163,7 +163,7 @@ class LaneRun:
             slot.effects = effects
 
     async def _call(self, slot: Slot, stream_name: str, effects: Effects) -> bool:
-        """Call a handler that is not async, after all such handlers before it."""
+        """Call a handler that is not async, after those before it."""
         if slot.ordinal in self._previous:
             await self._previous[slot.ordinal].wait()
         if self._waits_for_call(slot):
@@ -181,12 +181,12 @@ class LaneRun:
         return slot.error is None
 
     async def _await(self, lane: Lane, slot: Slot, stream_name: str, effects: Effects) -> bool:
-        """Await an async handler, or use what its call has given; return whether it succeeded."""
+        """Await an async handler, or use the result of its call; return whether it succeeded."""
         item, messages, running = slot.item, self._messages, self._running
         kind = self._kinds[item.message.type]
         former = running.ended(item.message.global_position)
         if former is not None:
-            if messages.passes(item, stream_name, effects):
+            if messages.skips(item, stream_name, effects):
                 return True
             context = messages.context_of(item, stream_name, effects)
             if former.inputs == messages.inputs_of(item, stream_name, effects, context):
@@ -200,7 +200,7 @@ class LaneRun:
             slot.is_refused = True
             return False
         try:
-            if messages.passes(item, stream_name, effects):
+            if messages.skips(item, stream_name, effects):
                 return True
             context = messages.context_of(item, stream_name, effects)
             lane.calling = slot, context
@@ -214,7 +214,7 @@ class LaneRun:
         return self._use(slot, stream_name, effects, context, outcome)
 
     def _waits_for_call(self, slot: Slot) -> bool:
-        """Return whether a message waits for a call of a passed one that it may repeat."""
+        """Return whether a message waits for the call for a letter that it may repeat."""
         call = self._running.blocking_call(slot.ordering_keys, self._handled)
         if call is not None:
             slot.must_wait = call.blocks
@@ -223,7 +223,7 @@ class LaneRun:
     async def _outcome(
         self, lane: Lane, item: Decoded, stream_name: str, effects: Effects, context: Context
     ) -> CallResult:
-        """Call an async handler; return what the call gives."""
+        """Call an async handler; return the result of the call."""
         message, messages, loop = item.message, self._messages, self._loop
         spans, consumer = self._context.spans, self._context.component.name
         handler = partial(messages.awaited, item, stream_name, effects, context)
@@ -256,8 +256,8 @@ class LaneRun:
         context: Context,
         outcome: CallResult | None,
     ) -> bool:
-        """Collect what a call has given; return whether it succeeded."""
-        assert outcome is not None  # noqa: S101  a lane that was left gives one
+        """Collect the result of a call; return whether it succeeded."""
+        assert outcome is not None  # noqa: S101  a lane that was left returns one
         item, messages, error = slot.item, self._messages, outcome.error
         if error is None:
             messages.collect(
@@ -274,5 +274,5 @@ class LaneRun:
 
 
 def _never() -> bool:
-    """Never hold a message."""
+    """Return False: a message need not wait."""
     return False
