@@ -113,7 +113,7 @@ def _ask(
         *(line for change in changes for line in _sentences(change, rereading, again)),
         *forgotten,
     ]
-    over = sum(change.passed_over for change in changes)
+    over = sum(change.skipped for change in changes)
     if over:
         more = "at least " if any(change.at_least for change in changes) else ""
         question = f"{question}, and pass {more}{_messages(over)} over"
@@ -127,8 +127,8 @@ def _sentences(change: GroupChange, rereading: Mapping[str, Rereading], again: b
         return [f"{name}: stays at {_positions(group.positions)}"]
     lines = [f"{name}: from {_positions(group.positions)} to {_positions(change.after)}"]
     more = "at least " if change.at_least else ""
-    if change.passed_over:
-        lines.append(f"  {more}{_messages(change.passed_over)} passed over")
+    if change.skipped:
+        lines.append(f"  {more}{_messages(change.skipped)} passed over")
     if change.redelivered:
         seen = rereading.get(group.category, Rereading())
         lines.append(f"  {more}{_messages(change.redelivered)} will be read again")
@@ -172,7 +172,7 @@ def _as_json(change: GroupChange, applied: bool, seen: Rereading | None) -> dict
         "formerPositions": None
         if change.former_positions is None
         else list(change.former_positions),
-        "passedOver": change.passed_over,
+        "passedOver": change.skipped,
         "redelivered": change.redelivered,
         "atLeast": change.at_least,
         "recorded": 0 if seen is None else seen.recorded,

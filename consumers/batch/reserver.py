@@ -82,7 +82,7 @@ class Reserver:
 
     def request(self, positions: HeldPartitions, part: CategoryPart, size: int) -> Request:
         """Return the call that reserves in the server."""
-        partitions, epochs = positions.held_of(part)
+        partitions, epochs = positions.claims_of(part)
         values = {
             "consumer": positions.consumer,
             "category": positions.category,

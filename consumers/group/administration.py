@@ -30,10 +30,10 @@ class IdleGroup:
     Attributes:
         consumer: the component's name.
         category: the category that it reads.
-        positions: those of its partitions, in order.
-        former_positions: the positions of the partitions that there were before; None if none are.
-        epoch: the highest of its partitions; None if it was never run.
-        foreign: whether its positions were taken in another log.
+        positions: the positions of its partitions, in order.
+        former_positions: the positions of its former partitions; None if it has none.
+        epoch: the highest epoch of its partitions; None if it was never run.
+        foreign: whether its positions are of another log.
     """
 
     consumer: str
@@ -60,7 +60,7 @@ class GroupChange:
         after: the position of each of its partitions, in order.
         former_positions: the positions of the former partitions, up to which their messages were
             handled; None if the positions in ``after`` are enough.
-        passed_over: how many messages will be skipped.
+        skipped: how many messages will be skipped.
         redelivered: how many messages will be read again that were handled.
         at_least: whether there are more of either than were counted.
     """
@@ -68,7 +68,7 @@ class GroupChange:
     group: IdleGroup
     after: tuple[int, ...]
     former_positions: tuple[int, ...] | None = None
-    passed_over: int = 0
+    skipped: int = 0
     redelivered: int = 0
     at_least: bool = False
 
@@ -83,18 +83,18 @@ class GroupChange:
 
 def find_idle(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
     """Return a group without members, or a new one if it was never run."""
-    of = {"consumer": consumer, "category": category}
+    names = {"consumer": consumer, "category": category}
     with translated():
-        live = [process for (process,) in connection.execute(_QUERIES["live"], of)]
+        live = [process for (process,) in connection.execute(_QUERIES["live"], names)]
         if live:
             raise StoreError(
                 f"The consumer {consumer} of {category} is running in {', '.join(live)}; stop it "
                 f"first"
             )
-        found = connection.execute(_QUERIES["group"], of).fetchone()
-    if found is None:
+        stored = connection.execute(_QUERIES["group"], names).fetchone()
+    if stored is None:
         return IdleGroup(consumer, category, (0,), None, None)
-    partitions, former_positions, positions, epoch, foreign = found
+    partitions, former_positions, positions, epoch, foreign = stored
     if len(positions) != partitions:
         raise StoreError(
             f"The consumer {consumer} of {category} should have {partitions} partitions, and has "
@@ -122,8 +122,8 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
         if former_positions is not None and len(set(after)) > 1:
             raise StoreError(_still_effective(group, "move all of its partitions"))
         connection.execute(_QUERIES["settings"])
-        passed = connection.execute(
-            _QUERIES["passed"],
+        rows = connection.execute(
+            _QUERIES["count_moved"],
             {
                 "category": group.category,
                 "low": min(*before, *after),
@@ -134,15 +134,15 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
                 "former_positions": None if former_positions is None else list(former_positions),
             },
         ).fetchall()
-    ((over, again, at_least),) = passed
-    return GroupChange(group, after, None, over, again, at_least)
+    ((skipped, redelivered, at_least),) = rows
+    return GroupChange(group, after, None, skipped, redelivered, at_least)
 
 
 def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
     """Return what changing the number of partitions would do to a group's positions.
 
-    No message is skipped and none is read again. Where the positions differ, how far messages were
-    handled is kept by the former partitions.
+    No message is skipped and none is read again. Where the positions differ, the former ones are
+    kept, because they tell how far messages were handled.
     """
     _refuse_foreign(group)
     if partitions == len(group.positions):
@@ -150,7 +150,7 @@ def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
     if group.effective_former_positions is not None:
         raise StoreError(_still_effective(group, "change the number again"))
     low, high = min(group.positions), max(group.positions)
-    # Kept once it is there, for its highest position: letters up to there may be out of order.
+    # Kept once there are any, for the highest of them: letters up to it may be out of order.
     keep = low < high or group.former_positions is not None
     return GroupChange(group, (low,) * partitions, group.positions if keep else None)
 
@@ -166,14 +166,14 @@ def apply_changes(
         connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
         for change in sorted(changes, key=lambda change: change.group.category):
             group = change.group
-            of = {"consumer": group.consumer, "category": group.category}
+            names = {"consumer": group.consumer, "category": group.category}
             if group.epoch is None:
-                connection.execute(_QUERIES["create_group"], of)
-            connection.execute(_QUERIES["lock"], of)
+                connection.execute(_QUERIES["create_group"], names)
+            connection.execute(_QUERIES["lock"], names)
             if group.epoch is None:
-                connection.execute(_QUERIES["create_position"], of)
+                connection.execute(_QUERIES["create_position"], names)
                 group = IdleGroup(group.consumer, group.category, (0,), None, 1)
-            connection.execute(_QUERIES["lock_positions"], of)
+            connection.execute(_QUERIES["lock_positions"], names)
             if find_idle(connection, group.consumer, group.category) != group:
                 raise StoreError(
                     f"The consumer {group.consumer} of {group.category} was run in the meantime; "
@@ -181,16 +181,16 @@ def apply_changes(
                 )
             connection.execute(
                 _QUERIES["store_group"],
-                of
+                names
                 | {
                     "after": list(change.after),
                     "former_positions": _array(change.former_positions),
                 },
             )
-            connection.execute(_QUERIES["remove_members"], of)
-            stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
+            connection.execute(_QUERIES["remove_members"], names)
+            values = names | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
             for query in ("remove_leases", "remove_moves", "store_leases", "store_moves"):
-                connection.execute(_QUERIES[query], stored)
+                connection.execute(_QUERIES[query], values)
         also(connection)
 
 

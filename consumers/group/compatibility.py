@@ -1,8 +1,8 @@
-"""The compatibility of declarations of processes that are members of one component's groups.
+"""The compatibility of what the members of one component's groups declare.
 
 Each member stores what it declares (`ProcessDeclaration`). A process that joins compares that with
 its own, under a lock that all that join take, so two that start at the same moment see each other.
-It does not join if the two recognize a repeated message in different ways, if one would pass what
+It does not join if the two recognize a repeated message in different ways, if one would ignore what
 the other handles, or if one cannot read what the other writes.
 """
 
@@ -46,11 +46,11 @@ def living_differences(
     return [
         (printable(process), difference)
         for process, declaration in members
-        for difference in _compared(mine, declaration)
+        for difference in _differences(mine, declaration)
     ]
 
 
-def _compared(mine: ProcessDeclaration, stored: str) -> Iterator[Incompatibility]:
+def _differences(mine: ProcessDeclaration, stored: str) -> Iterator[Incompatibility]:
     try:
         theirs = ProcessDeclaration.from_json(stored)
     except msgspec.MsgspecError:
@@ -63,10 +63,10 @@ def check_members(
     connection: Connection[Any], consumer: str, mine: ProcessDeclaration, former: int | None = None
 ) -> None:
     """Refuse to start beside members that a process with this declaration cannot work with."""
-    found = living_differences(connection, consumer, mine, former)
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        process, difference = found[0]
+    differences = living_differences(connection, consumer, mine, former)
+    if differences:
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        process, difference = differences[0]
         raise GroupError(
             f"The consumers of {consumer} cannot run beside a member of their group, {process}: "
             f"{difference.text}; {difference.action}{more}. Or stop that process first. See {GUIDE}"
@@ -76,7 +76,7 @@ def check_members(
 def join_beside(
     connection: Connection[Any], consumer: str, mine: ProcessDeclaration, former: int | None
 ) -> None:
-    """Do the same in the transaction that joins, and keep others from joining until its end."""
+    """Check members in the transaction that joins, and keep others from joining until its end."""
     with translated():
         connection.execute(_QUERIES["lock"], {"consumer": consumer})
     check_members(connection, consumer, mine, former)
@@ -96,12 +96,12 @@ def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[In
         yield from _differing_keys(one, other)
         for type_ in _lacking(one, other):
             yield Incompatibility(
-                f"{printable(type_)} of {printable(category)} is handled here, and passed there",
+                f"{printable(type_)} of {printable(category)} is handled here, and ignored there",
                 "do not run both",
             )
         for type_ in _lacking(other, one):
             yield Incompatibility(
-                f"{printable(type_)} of {printable(category)} is handled there, and passed here",
+                f"{printable(type_)} of {printable(category)} is handled there, and ignored here",
                 "keep the handler",
             )
     for name in _renamed(mine, theirs):
@@ -144,18 +144,18 @@ def _differing_keys(
 
 
 def _lacking(one: Mapping[str, HandledType], other: Mapping[str, HandledType]) -> list[str]:
-    """Return the types that one process handles, and another under none of their names."""
+    """Return the types that one process handles, and another does not under any of their names."""
     return sorted(type_ for type_ in one if other.keys().isdisjoint(one[type_].names))
 
 
 def _renamed(one: ProcessDeclaration, other: ProcessDeclaration) -> list[str]:
-    """Return the commands that another process knows, but not by the name that one writes."""
-    known = {*other.commands, *other.ignored}
+    """Return the commands that another process reads, but not under the name that one writes."""
+    read = {*other.commands, *other.ignored}
     return sorted(
         {
             command.written
             for command in one.commands.values()
-            if command.written not in known and not known.isdisjoint(command.names)
+            if command.written not in read and not read.isdisjoint(command.names)
         }
     )
 

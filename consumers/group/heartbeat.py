@@ -16,28 +16,28 @@ from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-# Seconds after which a lease is renewed, and between two looks at which of them that holds for.
+# Seconds after which a lease is renewed, and between two looks for leases to renew.
 INTERVAL, LOOK = 1.0, 0.5
 
-# Seconds in which the thread is waited for when it ends.
+# Seconds to wait for the end of the thread.
 JOIN = 5.0
 
 _QUERIES = load_queries("consumers.group")
 
 
 def _nothing(connection: Connection[Any]) -> None:
-    """Do nothing else at a beat."""
+    """Do nothing besides."""
     del connection
 
 
 class Lease:
-    """The lease of one member, renewed while a block takes long; without beats, it expires.
+    """The lease of one member, renewed while a block runs; without beats, it expires.
 
     Attributes:
         member: the member whose lease is renewed; None for none.
-        renewed: when that was done last, by the monotonic clock.
+        renewed: when it was renewed last, by the monotonic clock.
         besides: what else is done at each beat, on the same connection.
-        is_alive: asked before each beat.
+        is_alive: returns whether to renew it, before each beat.
     """
 
     def __init__(self, heartbeat: "Heartbeat") -> None:
@@ -67,7 +67,7 @@ class Lease:
         return self.is_busy and time.monotonic() - self.renewed >= INTERVAL and self.is_alive()
 
     def close(self) -> None:
-        """Renew it no longer."""
+        """Stop renewing it."""
         self._heartbeat.end(self)
 
 
@@ -84,7 +84,7 @@ class Heartbeat:
         self._seconds = lease
         self._leases: list[Lease] = []
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def lease(self) -> Lease:
@@ -99,28 +99,28 @@ class Heartbeat:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    self._over.clear()
+                    self._stopping.clear()
                     self._thread = threading.Thread(
-                        target=self._run, args=[self._over], name="heartbeat", daemon=True
+                        target=self._run, args=[self._stopping], name="heartbeat", daemon=True
                     )
                     self._thread.start()
 
     def end(self, lease: Lease) -> None:
-        """Renew a lease no longer; after the last, the thread ends, and its connection with it."""
+        """Stop renewing a lease; after the last, the thread ends, and its connection with it."""
         with self._lock:
-            self._leases = [one for one in self._leases if one is not lease]
+            self._leases = [other for other in self._leases if other is not lease]
             thread = None if self._leases else self._thread
             if thread is not None:
-                self._over.set()
-                self._over, self._thread = threading.Event(), None
+                self._stopping.set()
+                self._stopping, self._thread = threading.Event(), None
         if thread is not None:
             thread.join(JOIN)
 
-    def _run(self, over: threading.Event) -> None:
+    def _run(self, stopping: threading.Event) -> None:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         connection: Connection[Any] | None = None
-        while not over.wait(LOOK):
+        while not stopping.wait(LOOK):
             with self._lock:
                 due = [lease for lease in self._leases if lease.is_due]
             try:
@@ -140,7 +140,7 @@ class Heartbeat:
         for lease in due:
             lease.renewed = began
         for lease in due:
-            with contextlib.suppress(ReservationError):  # the others do theirs
+            with contextlib.suppress(ReservationError):  # the others still do
                 lease.besides(connection)
 
     def _connect(self) -> Connection[Any]:
@@ -148,7 +148,7 @@ class Heartbeat:
             self._database_url, application_name=self._application_name, autocommit=True
         )
         with translated():
-            # What is done besides must not keep the next beat waiting.
+            # What is done besides must not delay the next beat.
             connection.execute(_QUERIES["limit_waits"])
         return connection
 

@@ -30,7 +30,7 @@ from reservation.postgres.queries import load_queries
 # Seconds after which a member that did not renew its lease counts as gone.
 LEASE = 3.0
 
-# Seconds between two calls; with a look for messages in each, an idle consumer makes no others.
+# Seconds between two calls, in which an idle consumer also looks for messages.
 REBALANCE_INTERVAL = 1.2
 
 # The same while a partition is free that another member is to take first.
@@ -40,7 +40,7 @@ _QUERIES = load_queries("consumers.group")
 
 
 def new_worker() -> str:
-    """Return what the members of one process have in common, and of no other."""
+    """Return an id that only the members of one process share."""
     return str(uuid.uuid4())
 
 
@@ -50,8 +50,8 @@ class Membership:
     Attributes:
         positions: the partitions that it holds, as of the last `rebalance`.
         head: the global position of the category's last message then.
-        abandoned: those taken in the last `rebalance` that their holder had not given back.
-        letters: whether the group had letters then that are due at some time.
+        abandoned: those that it took then, and that their holder had not given back.
+        has_letters: whether the group had letters then that are due at some time.
         next_scheduled: seconds from then until a scheduled message of the store is to be written;
             None without one.
         overdue: for how many seconds the oldest of them was overdue then; None without one.
@@ -77,20 +77,20 @@ class Membership:
         self._member: int | None = None
         self._size = 1
         self._due = 0.0
-        own = heartbeat or Heartbeat(session.address, session.application_name, LEASE)
-        self._lease = own.lease()
+        heartbeat = heartbeat or Heartbeat(session.address, session.application_name, LEASE)
+        self._lease = heartbeat.lease()
         self._started = False
         self._standing_by = False
         self.positions = HeldPartitions(consumer, category)
         self.head = 0
         self.abandoned: tuple[int, ...] = ()
-        self.letters = False
+        self.has_letters = False
         self.next_scheduled: float | None = None
         self.overdue: float | None = None
 
     @property
     def wanted(self) -> int:
-        """The group's intended partition count; 1 where that is left to the group."""
+        """The group's intended number of partitions; 1 if that is left to the group."""
         return self._partitions or 1
 
     @property
@@ -156,10 +156,8 @@ class Membership:
             rows = self._rebalance(connection, may_release)
         if not rows:  # again: at the next call
             rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
-        self.head, former_positions, partitions, positions, epochs, abandoned, self.letters = rows[
-            0
-        ][:7]
-        foreign, unsettled, self.next_scheduled, self.overdue = rows[0][7:]
+        self.head, former_positions, partitions, positions, epochs, abandoned = rows[0][:6]
+        self.has_letters, foreign, unsettled, self.next_scheduled, self.overdue = rows[0][6:]
         if foreign is not None:
             raise StoreReplacedError(self._consumer, self._category, foreign)
         before = self.positions
@@ -172,7 +170,7 @@ class Membership:
         self._log_changes(before)
 
     def leave(self, connection: Connection[Any]) -> None:
-        """Give everything back."""
+        """Leave the group, and give all partitions back."""
         self._lease.close()
         if self._member is not None:
             with translated():
@@ -180,9 +178,9 @@ class Membership:
             self._member = None
 
     def abandon(self) -> None:
-        """Give nothing back, like a killed process.
+        """Leave the group like a killed process, which gives nothing back.
 
-        The member is found gone once its session ends, and what it held is taken as `abandoned`.
+        The member is gone once its session ends, and what it held is taken as `abandoned`.
         """
         self._lease.close()
 
@@ -201,7 +199,7 @@ class Membership:
             ).fetchall()
 
     def _log_changes(self, before: HeldPartitions) -> None:
-        """Log what has changed."""
+        """Log which partitions were taken and left."""
         if self._size > 1:
             self._log.holds(self.positions.partitions)
         now, then = set(self.positions.partitions), set(before.partitions)

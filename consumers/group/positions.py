@@ -27,8 +27,8 @@ from reservation.store.category_part import CategoryPart
 
 _QUERIES = load_queries("consumers.group")
 
-# The longest idle time in a transaction that has moved a position: a process that is paused there
-# keeps everybody else from writing to the categories that it has locked.
+# The longest idle time in a transaction that has moved a position: while its process is paused,
+# nobody else can write to the categories that it has locked.
 LONGEST_PAUSE = "3s"
 
 
@@ -57,7 +57,7 @@ class HeldPartitions:
         consumer: the component's name.
         category: the category that is read.
         size: how many partitions the category has.
-        claims: the partitions that are held, with their epochs; to see whether that has changed.
+        claims: the partitions that are held, with their epochs, to compare with later ones.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HeldPartitions:
         self.size = size
         self._held = {partition.partition: partition for partition in held}
         self._former_positions = None if former_positions is None else tuple(former_positions)
-        self.claims = frozenset((one.partition, one.epoch) for one in self._held.values())
+        self.claims = frozenset((held.partition, held.epoch) for held in self._held.values())
 
     @property
     def partitions(self) -> list[int]:
@@ -104,8 +104,8 @@ class HeldPartitions:
     def unordered_until(self) -> int:
         """The position up to which an entity's messages may come out of order; 0 if none may.
 
-        They may if there are several partitions, or were before their number was changed. It does
-        not matter what is handled already: effects must not depend on when a message is read.
+        They may if there are several partitions, or were before their number was changed. What is
+        handled already does not matter: effects must not depend on when a message is read.
         """
         if self.size > 1:
             return MAX_POSITION
@@ -138,7 +138,7 @@ class HeldPartitions:
         It may fail with `NotMovedError`. After it the server ends the transaction if it is idle
         for too long, so take locks that others need only then. Call `committed` after the commit.
         """
-        partitions, epochs = self.held_of(part)
+        partitions, epochs = self.claims_of(part)
         values = {
             "consumer": self.consumer,
             "category": self.category,
@@ -152,14 +152,15 @@ class HeldPartitions:
         }
         return Request(_QUERIES["advance"], values, failed=_not_moved)
 
-    def held_of(self, part: CategoryPart) -> tuple[Int4Array, IntArray]:
-        """Return the partitions of a part, and their epochs, as the server takes them."""
-        held = self._of(part)
-        return Int4Array([one.partition for one in held]), IntArray([one.epoch for one in held])
+    def claims_of(self, part: CategoryPart) -> tuple[Int4Array, IntArray]:
+        """Return the partitions of a part, and their epochs, as arrays for the server."""
+        held = self._held_in(part)
+        epochs = IntArray([partition.epoch for partition in held])
+        return Int4Array([partition.partition for partition in held]), epochs
 
     def committed(self, part: CategoryPart, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
-        for held in self._of(part):
+        for held in self._held_in(part):
             held.position = to
 
     def attempt(self, connection: Connection[Any], message: StoredMessage) -> int:
@@ -219,8 +220,8 @@ class HeldPartitions:
     def lost(self, connection: Connection[Any]) -> StoreReplacedError | PositionLostError:
         """Return why a position could not be moved or held."""
         with translated():
-            of = {"consumer": self.consumer, "category": self.category}
-            ((foreign_at,),) = connection.execute(_QUERIES["foreign_at"], of).fetchall()
+            names = {"consumer": self.consumer, "category": self.category}
+            ((foreign_at,),) = connection.execute(_QUERIES["foreign_at"], names).fetchall()
         if foreign_at is not None:
             return StoreReplacedError(self.consumer, self.category, foreign_at)
         return PositionLostError(
@@ -232,7 +233,7 @@ class HeldPartitions:
         held = self._held.get(partition)
         return held is not None and held.epoch == epoch
 
-    def _of(self, part: CategoryPart) -> list[HeldPartition]:
+    def _held_in(self, part: CategoryPart) -> list[HeldPartition]:
         if part.partitions is None:
             return list(self._held.values())
         return [self._held[n] for n in part.partitions]

@@ -1,7 +1,7 @@
-"""Removing all that the schema ``reservation`` holds of a component that does not run any more.
+"""Removing the rows of a component that does not run any more from the schema ``reservation``.
 
-A component that was retired would stay in `reservation status` with a growing lag, and its rows
-would be kept for ever. The messages of the log stay, and so does what people decided about them:
+Otherwise the component would stay in `reservation status` with a growing lag, and its rows would be
+kept for ever. The messages of the log stay, and so does what people decided about them:
 the letters of messages that were handled with other data, and accepted findings.
 """
 
@@ -28,7 +28,7 @@ class Retired:
 
     Attributes:
         component: its name.
-        categories: the categories that it had read, of which it was removed.
+        categories: the categories that it had read, and whose rows were removed.
         removed: how many rows, by kind, without empty kinds.
     """
 
@@ -50,29 +50,29 @@ def retire(
         connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
         chosen = _chosen(connection, component, categories)
-        of = {"consumer": component, "categories": list(chosen), **_prefixes(component)}
+        names = {"consumer": component, "categories": list(chosen), **_prefixes(component)}
         if apply:
-            connection.execute(_QUERIES["lock"], of)
-        _refuse_live(connection, component, of)
+            connection.execute(_QUERIES["lock"], names)
+        _refuse_live(connection, component, names)
         if not with_open_letters:
-            _refuse_open_letters(connection, component, of)
-        rows = connection.execute(_QUERIES["count"], of).fetchall()
+            _refuse_letters(connection, component, names)
+        rows = connection.execute(_QUERIES["count"], names).fetchall()
         if not categories:
-            rows += connection.execute(_QUERIES["count_all"], of).fetchall()
-        found = {kind: count for kind, count in rows if count}
-        if not (chosen or found):
+            rows += connection.execute(_QUERIES["count_all"], names).fetchall()
+        removed = {kind: count for kind, count in rows if count}
+        if not (chosen or removed):
             raise StoreError(_unknown(connection, component))
         if apply:
-            _remove(connection, of, entirely=not categories)
-    return Retired(component, chosen, found)
+            _remove(connection, names, entirely=not categories)
+    return Retired(component, chosen, removed)
 
 
-def _remove(connection: Connection[Any], of: dict[str, Any], *, entirely: bool) -> None:
-    """Remove the rows; tables of days of processed messages go with their handlers."""
-    days = connection.execute(_QUERIES["processed_days"], of).fetchall() if entirely else []
+def _remove(connection: Connection[Any], names: dict[str, Any], *, entirely: bool) -> None:
+    """Remove the rows, and with all of them the tables of days of processed messages."""
+    days = connection.execute(_QUERIES["processed_days"], names).fetchall() if entirely else []
     for name, query in _QUERIES.items():
         if name.startswith("remove_") and (entirely or not name.startswith("remove_all_")):
-            connection.execute(query, of)
+            connection.execute(query, names)
     for (day,) in days:
         connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier("reservation", day)))
 
@@ -80,24 +80,24 @@ def _remove(connection: Connection[Any], of: dict[str, Any], *, entirely: bool) 
 def _chosen(
     connection: Connection[Any], component: str, categories: Sequence[str]
 ) -> Sequence[str]:
-    there = [row[0] for row in connection.execute(_QUERIES["categories"], {"consumer": component})]
+    stored = [row[0] for row in connection.execute(_QUERIES["categories"], {"consumer": component})]
     for category in categories:
-        if category not in there:
+        if category not in stored:
             raise StoreError(
                 f"The store keeps nothing of the component {component} in {category!r}; it has "
-                f"read {', '.join(map(printable, there)) or 'nothing'}"
+                f"read {', '.join(map(printable, stored)) or 'nothing'}"
             )
-    return categories or there
+    return categories or stored
 
 
 def _prefixes(component: str) -> dict[str, str]:
-    """Return what the names of the component's streams begin with, and those of its states."""
+    """Return the prefixes of the names of the component's streams and of its states'."""
     state = state_category(component)
     return {"stream": component + ID_SEPARATOR, "state": state + ID_SEPARATOR}
 
 
-def _refuse_live(connection: Connection[Any], component: str, of: dict[str, Any]) -> None:
-    live = [process for (process,) in connection.execute(_QUERIES["live"], of)]
+def _refuse_live(connection: Connection[Any], component: str, names: dict[str, Any]) -> None:
+    live = [process for (process,) in connection.execute(_QUERIES["live"], names)]
     if live:
         raise StoreError(
             f"The component {component} is running in {', '.join(map(printable, live))}; "
@@ -105,8 +105,8 @@ def _refuse_live(connection: Connection[Any], component: str, of: dict[str, Any]
         )
 
 
-def _refuse_open_letters(connection: Connection[Any], component: str, of: dict[str, Any]) -> None:
-    ((count,),) = connection.execute(_QUERIES["open_letters"], of).fetchall()
+def _refuse_letters(connection: Connection[Any], component: str, names: dict[str, Any]) -> None:
+    ((count,),) = connection.execute(_QUERIES["open_letters"], names).fetchall()
     if count:
         raise StoreError(
             f"The component {component} has {count:,} open dead letters, whose messages were never "

@@ -18,14 +18,14 @@ def checked_sizes(
 ) -> dict[str, int]:
     """Return how many partitions each category has, or will have."""
     positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
-    for stored in read_positions(connection, reads_of(component)):
-        if stored.category in positions and stored.updated_at is not None:
-            positions[stored.category].append(stored)
+    for position in read_positions(connection, reads_of(component)):
+        if position.category in positions and position.updated_at is not None:
+            positions[position.category].append(position)
     sizes = {}
-    for category, known in positions.items():
-        size = known[0].partitions if known else partitions or 1
+    for category, stored in positions.items():
+        size = stored[0].partitions if stored else partitions or 1
         check_order(component, category, size)
-        after = min((stored.position for stored in known), default=0)
+        after = min((each.position for each in stored), default=0)
         check_waiting(connection, component, category, size, after)
         sizes[category] = size
     return sizes

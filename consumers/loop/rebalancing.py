@@ -49,7 +49,7 @@ class Rebalancing:
             context.due.soon()
             context.in_flight.holds(partitions)
         waiting = 0
-        if membership.letters:
+        if membership.has_letters:
             context.due.at_rebalance()
             waiting = self._waiting_count.at_rebalance(
                 lambda: self._dead_letters.waiting(connection, partitions, size)

@@ -190,8 +190,8 @@ def test_a_type_that_the_other_passes_is_refused():
     """It would be lost in the partitions of the other; another category has other members."""
     more = new_orders()
     on(Failed, category=PAYMENTS, component=more)
-    assert "Failed of payment is handled here, and passed there" in problems(more, new_orders())[0]
-    assert "Failed of payment is handled there, and passed here" in problems(new_orders(), more)[0]
+    assert "Failed of payment is handled here, and ignored there" in problems(more, new_orders())[0]
+    assert "Failed of payment is handled there, and ignored here" in problems(new_orders(), more)[0]
     other = new_orders()
     on(Failed, category="bill", component=other)
     assert problems(other, new_orders()) == []
