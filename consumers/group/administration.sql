@@ -74,10 +74,10 @@ DELETE FROM reservation.moves WHERE consumer = %(consumer)s AND category = %(cat
 SELECT set_config(name, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'jit']) AS name
 
--- name: passed
--- What a move makes of the messages between two positions: those that it passes over, those that it
--- has read again, and whether there are more than were looked at.
-WITH passed AS MATERIALIZED (
+-- name: count_moved
+-- Of the messages between two positions, how many a move skips, and how many are read again after
+-- it; and whether there are more than were counted.
+WITH moved AS MATERIALIZED (
   SELECT stream_name, global_position
   FROM message_store.messages
   WHERE (message_store.category(stream_name), global_position)
@@ -95,7 +95,7 @@ WITH passed AS MATERIALIZED (
            (%(former_positions)s::bigint[])[
              1 + reservation.partition_of(stream_name, cardinality(%(former_positions)s::bigint[]))]
              AS former_position
-    FROM passed
+    FROM moved
   ) AS one
 )
 SELECT count(*) FILTER (WHERE global_position > before AND global_position <= after),
