@@ -1,5 +1,5 @@
 -- Spark SQL. A fact is one row for a message; a summary is one row for a part of a group. The group
--- of a key holds its commands and their reservations, in one part for each digest of what they say.
+-- of a key holds its commands and their reservations, in one part for each digest of their content.
 -- The group of a cause holds it and what follows it, in one part for each kind of event. Part 0
 -- holds the cause itself, and followers that are no events.
 
@@ -44,7 +44,7 @@ FROM (
 GROUP BY is_key, grp, part
 
 -- name: merged
--- Summaries of several folds are one: every aggregate is associative and commutative.
+-- Summaries of several folds become one; every aggregate is associative and commutative.
 SELECT is_key, grp, part,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,
@@ -54,7 +54,7 @@ FROM (SELECT /*+ REPARTITION($parts, grp) */ * FROM {summaries})
 GROUP BY is_key, grp, part
 
 -- name: groups
--- One row for a group, as verdicts need it. A first event has no digest (part 0): its command has.
+-- One row for each group. A first event has no digest (part 0), because its command has one.
 SELECT is_key, grp,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,

@@ -1,8 +1,8 @@
 -- In Spark's SQL: the messages of groups whose summaries do not say everything.
 
 -- name: positions
--- Where the messages of such groups are, as far as their parts' first and last ones are all that matter: of the
--- larger of two parts of a key, its number is known.
+-- The positions of the first and last messages of such groups' parts. Of the larger of two parts of a key, the
+-- number of messages is known, and is enough.
 SELECT DISTINCT position FROM (
   SELECT explode(array(first_asked, last_asked, other_first_asked, other_last_asked,
                        first_answered, last_answered, other_first_answered, other_last_answered)) AS position
@@ -10,7 +10,7 @@ SELECT DISTINCT position FROM (
 WHERE position IS NOT NULL
 
 -- name: scattered
--- Groups of which some messages are elsewhere.
+-- Groups with messages at other positions.
 SELECT * FROM {open}
 WHERE CASE WHEN is_key THEN asking > 2 OR fewest_asked > 2 OR answered > 2 ELSE answering > 2 OR most > 2 END
 
@@ -19,14 +19,14 @@ SELECT min(least(first_asked, first_answered)) AS first, max(greatest(last_asked
 FROM {open}
 
 -- name: incomplete
--- Keys of which some messages were not read that are no reissues of what the key stands for.
+-- Keys with unread messages, some of which may differ from what the key stands for.
 SELECT grp FROM {found}
 WHERE is_command
 GROUP BY grp, group_asked
 HAVING count(*) < group_asked AND bool_or(position = most_asked AND NOT same OR is_discarded)
 
 -- name: of_keys
--- The messages of the keys, with what consumers did.
+-- The messages of the keys, with what consumers did with them.
 SELECT f.grp, f.position, f.code, f.what, f.digest, f.cause, f.place, f.cardinal, f.what IN (1, 2) AS is_command,
        f.code AS asks, f.position AS first_asked, o.asked AS group_asked, o.most_asked,
        coalesce(m.is_letter, false) AS is_letter, coalesce(m.is_recorded, false) AS is_recorded,
@@ -61,15 +61,15 @@ FROM {referred} r
 LEFT JOIN {compared} c ON c.position = r.position AND c.referred = r.referred
 
 -- name: found
--- The findings of messages, beside those of their groups.
+-- Findings of single messages, besides those of their groups.
 SELECT *, is_command AND NOT same AS is_conflict,
        is_command AND was_read AND NOT group_corrected
          AND CASE WHEN is_recorded THEN same ELSE NOT same AND records_conflicts AND NOT is_letter END AS is_mismatch
 FROM {same}
 
 -- name: groups
--- The same as of a summary, of what the messages themselves say. Where the first command was discarded, and the
--- consumer has read a later one that is no letter, this one stands for the key.
+-- The columns of a summary, from what the messages themselves say. If the first command was discarded, and the
+-- consumer has read a later one that is no letter, the later one stands for the key.
 SELECT true AS is_key, grp,
        max(group_asked) AS asked, min(CASE WHEN is_command AND stands THEN position END) AS first_asked,
        max(CASE WHEN is_command THEN position END) AS last_asked,
@@ -115,7 +115,7 @@ FROM {facts} f LEFT SEMI JOIN {open} o ON f.cause = o.grp
 WHERE f.code % 16 IN (7, 8)
 
 -- name: again
--- Those of a kind of which their cause has several.
+-- The events of causes with several events of their kind.
 SELECT grp, position, kind, place FROM (
   SELECT *, count(*) OVER (PARTITION BY grp, kind) AS number FROM {followers})
 WHERE number > 1

@@ -1,8 +1,8 @@
--- In Spark's SQL: what is found of a group, from its summary and the consumers' positions.
+-- In Spark's SQL: the verdicts on groups, from their summaries and the consumers' positions.
 
 -- name: settled
--- Groups of which the summary says everything; in others the messages themselves are looked at. All commands
--- of such a key say the same.
+-- Groups, each with whether its messages have to be read, because its summary does not say everything. If it
+-- does, all commands of a key have the same content.
 SELECT g.*,
        g.asked AS same, 0L AS elsewhere, 0L AS mismatches, 0L AS twice, false AS is_corrected, false AS is_reissue,
        m.grp IS NOT NULL
@@ -21,8 +21,8 @@ LEFT JOIN {with_letters} m ON g.is_key AND g.grp = m.grp
 LEFT JOIN {letter_states} d ON g.is_key AND d.position = g.first_asked
 
 -- name: judged
--- The verdict of each group. Groups that need no attention are put together. The verdict of a closed group
--- depends on nothing that consumers do.
+-- The verdict of each group. Groups that need no attention are counted together. The verdict of a closed group
+-- does not depend on what consumers do.
 SELECT is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_listed THEN grp END AS grp,
        count(*) AS number, sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
@@ -45,7 +45,7 @@ FROM (
                WHEN what = 5 THEN 'wrong-type'
                WHEN asked = 0 AND answers % 16 = 8 THEN 'no command'
                WHEN asked = 0 THEN CASE WHEN follows_corrected THEN 'no command' ELSE 'orphan' END
-               -- The consumer took its key from the correction, or knew its reissue by that.
+               -- The consumer took its key from the correction, or recognized its reissue by it.
                WHEN is_keyless AND NOT is_letter AND (is_corrected OR is_reissue AND was_read) THEN 'reserved'
                WHEN answered > 0 THEN 'reserved'
                WHEN is_letter THEN 'dead'
@@ -78,7 +78,7 @@ GROUP BY is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_li
 -- name: counts
 -- What is counted, for each code; of open groups, only how many there are.
 SELECT is_key, is_open, is_closed, code, sum(number) AS number,
-       -- Open groups of which some messages are elsewhere than their first and last ones; and larger keys.
+       -- Open groups with other messages than their parts' first and last ones; and larger keys.
        count_if(is_open AND CASE WHEN is_key THEN asking > 2 OR fewest_asked > 2 OR answered > 2
                                  ELSE answering > 2 OR most > 2 END) AS scattered,
        count_if(is_open AND is_key AND asked > 2) AS larger,

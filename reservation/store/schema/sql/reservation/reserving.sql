@@ -31,7 +31,7 @@ BEGIN ATOMIC
               field1 text, kind1 text, field2 text, kind2 text,
               field3 text, kind3 text, field4 text, kind4 text)
     WHERE r.type = key_stream_of.type
-    OFFSET 0  -- which has each name put together once
+    OFFSET 0  -- so that each name is put together once
   ) AS k;
 END;
 
@@ -104,13 +104,13 @@ SET row_security = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  found_ pg_catalog.record;
+  result pg_catalog.record;
   are_new boolean[];  -- whether each command is the first of its key
   ids pg_catalog.uuid[] := reservation.copy_ids(pg_catalog.cardinality(commands));
 BEGIN
-  found_ := reservation.find_new(stream_names, former_names);
-  stream_names := found_.streams;
-  are_new := found_.are_new;
+  result := reservation.find_new(stream_names, former_names);
+  stream_names := result.streams;
+  are_new := result.are_new;
 
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
   SELECT i.id, i.stream_name, 0, c.type, coalesce(i.content, c.data),
@@ -159,10 +159,10 @@ BEGIN
   FROM (
     SELECT i.n,
            row_number() OVER (PARTITION BY i.stream_name COLLATE "C" ORDER BY i.n) = 1
-           AND known.position IS NULL AS is_new
+           AND existing.position IS NULL AS is_new
     FROM unnest(stream_names) WITH ORDINALITY AS i(stream_name, n)
-    LEFT JOIN message_store.messages known
-      ON known.stream_name = i.stream_name AND known.position = 0
+    LEFT JOIN message_store.messages existing
+      ON existing.stream_name = i.stream_name AND existing.position = 0
   ) AS i;
 
   streams := stream_names;
@@ -171,7 +171,7 @@ $$;
 
 -- UUIDs of version 7 (RFC 9562): the time, random bits, and a count that begins at random. So they
 -- sort as the copies do, and the index over them grows at its end. All share one random number:
--- asking the system for one for each copy can cost half as much as the insertion.
+-- one for each copy from the system can cost half as much as the insertion.
 CREATE OR REPLACE FUNCTION reservation.copy_ids(count integer) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -231,8 +231,8 @@ END
 $$;
 
 -- Compares commands whose entity's stream is already started with the command that started it: the
--- one that the first message follows, pseudo events aside (see reservation.starts). `corrected` is
--- as in reserve.
+-- cause of the first message that is no pseudo event (see reservation.starts). `corrected` is as in
+-- reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
   commands bigint[], stream_names text[], ignoring jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
