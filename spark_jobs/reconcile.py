@@ -191,13 +191,13 @@ def _judged(
         return
     step.check(state, source.snapshot, source.progress, is_archived=run.archive is not None)
     rows = source.rows(read, step.seed_of(state, source.snapshot), None)
-    going_on = step.StateStep(state, rows, source.progress)
-    if (found := going_on.unchanged()) is not None:
+    state_step = step.StateStep(state, rows, source.progress)
+    if (found := state_step.unchanged()) is not None:
         yield *found, read
         return
-    judged = going_on.judge()
-    yield judged.counts, going_on.kept(source.described(judged, read)), read
-    going_on.commit()
+    judged = state_step.judge()
+    yield judged.counts, state_step.store_findings(source.described(judged, read)), read
+    state_step.commit()
 
 
 def _of_newer(facts: Facts, read: Categories, since: int) -> DataFrame:

@@ -127,25 +127,25 @@ class Follower:
         step.check(state, snapshot, source.progress, is_archived=False)
         read = source.categories
         rows = source.rows(read, step.seed_of(state, snapshot), None)
-        going_on = step.StateStep(state, rows, source.progress)
-        found = going_on.kept(source.described(going_on.judge(), read))
+        state_step = step.StateStep(state, rows, source.progress)
+        found = state_step.store_findings(source.described(state_step.judge(), read))
         decisions = snapshot.accepted()
         snapshot.release()
         found = accepted.without(found, decisions)
         lasting = None if state.manifest is None else state.manifest.lasting
         before = None if lasting is None else self._noted(lasting.folder)
         now, grace = snapshot.time, self._run.grace
-        name = f"{going_on.name}/lasting"
+        name = f"{state_step.name}/lasting"
         noted = persistence.noted(found, before, source.progress, now, grace)
         noted.write.parquet(str(state.folder / name))
         noted = self._noted(name)
         events = list(persistence.events(noted, before, now, decisions))
         lasts = persistence.summed_up(noted, name)
-        going_on.merge_folders()
+        state_step.merge_folders()
         # No Spark job runs between the report and the commit, which could fail.
         for event in events:
             self._audience.happened(event)
-        going_on.commit(lasts)
+        state_step.commit(lasts)
         mended = sum(event.is_mended for event in events)
         self.reported += len(events) - mended
         self.mended += mended

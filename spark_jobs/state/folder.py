@@ -1,4 +1,4 @@
-"""The folder of a state: what runs have read and found, and where the next run continues.
+"""The folder of a state: what runs have read and found, and from where the next run continues.
 
 Each run writes a folder. It counts once the file ``CURRENT`` names it, so a run that fails leaves
 the state as it was. Only folders that a manifest names, or that ``LOCK`` names as begun, are ever
@@ -73,12 +73,12 @@ class StateManifest(msgspec.Struct, frozen=True):
         declaration: how its facts are made and judged.
         run: the number of the run that wrote it, from 1.
         heads: the last message of each category that was read.
-        seed: of the hashes of its facts.
+        seed: the seed of the hashes of its facts.
         probe: how the server hashes a known text with the seed.
         summaries: the folders with the summaries of all messages, which are merged when read.
         closed: what is counted of groups whose verdicts do not depend on what consumers do.
         counts: what is counted of all groups.
-        judged_with: a digest of how far the consumers were, and what they and people had done.
+        judged_with: a digest of what the verdicts depend on beside the log.
         files: for each needed folder, its files.
         needless: folders of runs that are no longer needed, and may be removed.
         store: the id of the store; None if it has none.
@@ -168,14 +168,14 @@ class StateFolder:
     def judged(self) -> StateManifest | None:
         """The contents, if they were judged by the declaration of today; else None.
 
-        What was judged by another one is read and judged anew.
+        If they were not, everything is read and judged anew.
         """
         manifest = self.manifest
         is_same = manifest is not None and manifest.declaration == self._declaration
         return manifest if is_same and not self._is_begun_anew else None
 
     def begin_anew(self) -> None:
-        """Have everything read and judged anew; what was reported stays."""
+        """Read and judge everything anew; violations that were reported stay so."""
         self._is_begun_anew = True
 
     def require_whole(self, *, by_size: bool = False) -> None:
@@ -190,8 +190,8 @@ class StateFolder:
                 raise StateError(
                     f"The state in {self.folder} names {name!r}, which leads outside of it; {ANEW}"
                 )
-            found = data_files.faults(place, files, by_size=by_size)
-            for fault in found[:1]:
+            faults = data_files.faults(place, files, by_size=by_size)
+            for fault in faults[:1]:
                 raise StateError(f"{place / fault.path} {fault.what}; {ANEW}")
         for name in [
             *self.manifest.summaries,
@@ -227,10 +227,10 @@ class StateFolder:
 
     def check(self, holds: Mapping[str, bool], store: str | None) -> None:
         """Make sure that the state belongs to the store."""
-        of = None if self.manifest is None else self.manifest.store
-        if store is not None and of not in (None, store):
+        stored = None if self.manifest is None else self.manifest.store
+        if store is not None and stored not in (None, store):
             raise StateError(
-                f"The state in {self.folder} is of the store {of}, and this store is {store}; "
+                f"The state in {self.folder} is of the store {stored}, and this store is {store}; "
                 f"{ANEW}"
             )
         for category, is_there in holds.items():
@@ -244,35 +244,35 @@ class StateFolder:
     def put(self, manifest: StateManifest) -> None:
         """Make the result of a run, whose folder is complete, the state."""
         before = self.manifest
-        known = {} if before is None else before.files
+        former_files = {} if before is None else before.files
         folders = [*manifest.summaries, manifest.open, manifest.read, manifest.findings]
         folders += [] if manifest.lasting is None else [manifest.lasting.folder]
-        files = {name: known.get(name) or self._written(name) for name in folders}
+        files = {name: former_files.get(name) or self._listed(name) for name in folders}
         manifest = msgspec.structs.replace(
             manifest,
             component=self._component,
             declaration=self._declaration,
             files=files,
         )
-        past = set() if before is None else {*before.needless} | _folders(before)
-        past = {name for name in past - _folders(manifest) if (self.folder / name).exists()}
-        manifest = msgspec.structs.replace(manifest, needless=sorted(past))
+        former = set() if before is None else {*before.needless} | _folders(before)
+        needless = {name for name in former - _folders(manifest) if (self.folder / name).exists()}
+        manifest = msgspec.structs.replace(manifest, needless=sorted(needless))
         text = msgspec.json.encode(manifest)
         place = self.folder / run_name(manifest.run)
         (place / _MANIFEST).write_bytes(text)
         data_files.make_private(place)
-        beside = self.folder / f".{_CURRENT}"
-        beside.touch(mode=0o600)
-        beside.write_text(f"{place.name} {hashlib.sha256(text).hexdigest()}\n")
-        beside.replace(self.folder / _CURRENT)
+        next_current = self.folder / f".{_CURRENT}"
+        next_current.touch(mode=0o600)
+        next_current.write_text(f"{place.name} {hashlib.sha256(text).hexdigest()}\n")
+        next_current.replace(self.folder / _CURRENT)
         self.manifest, self._is_begun_anew = manifest, False
 
-    def _written(self, name: str) -> dict[str, File]:
+    def _listed(self, name: str) -> dict[str, File]:
         place = self.folder / name
-        found = data_files.listed(place, data_files.data_files(place))
-        if not found:
+        files = data_files.listed(place, data_files.data_files(place))
+        if not files:
             raise not_here(place)
-        return found
+        return files
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Global positions of the log that were read, as one bit each.
 
 A writer that does not lock its category, such as a bare ``INSERT``, may commit after messages with
-higher global positions. Such a late message is one that is visible behind the last position that
-was read, and whose bit is not set. The server counts the positions of each block of the log, and
-only where it counts others than are set does it list them.
+higher global positions. Such a late message is visible below the last position that was read, and
+its bit is not set. The server counts the positions in each block of the log. It lists them only if
+the count differs from that of the bits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,12 +48,12 @@ class ReadPositions:
 
     def missing_from(self, positions: PositionArray) -> PositionArray:
         """Return those of some positions that are not among them."""
-        found = [np.empty(0, np.int64)]
+        missing = [np.empty(0, np.int64)]
         for number, within in _by_block(positions):
             bits = self._blocks.get(number, np.zeros(_BYTES, np.uint8))
             is_set = bits[within >> 3] >> (within & 7).astype(np.uint8) & 1
-            found.append(number * BLOCK + within[is_set == 0])
-        return np.concatenate(found)
+            missing.append(number * BLOCK + within[is_set == 0])
+        return np.concatenate(missing)
 
     @property
     def head(self) -> int:
@@ -63,21 +63,21 @@ class ReadPositions:
     def compared(self, snapshot: Snapshot) -> tuple[PositionArray, int]:
         """Return the positions of a snapshot, up to the last one here, that are not among them.
 
-        Beside them stands how many of those here the snapshot does not hold.
+        The number says how many of those here the snapshot does not hold.
         """
-        counted = snapshot.blocks(BLOCK, self.head)
-        known = {number: self._tally(number) for number in self._blocks}
+        theirs = snapshot.blocks(BLOCK, self.head)
+        ours = {number: self._count_and_sum(number) for number in self._blocks}
         differing = {
             number
-            for number in counted.keys() | known.keys()
-            if counted.get(number) != known.get(number)
+            for number in theirs.keys() | ours.keys()
+            if theirs.get(number) != ours.get(number)
         }
-        there = snapshot.positions_in(BLOCK, sorted(differing), self.head)
-        late = self.missing_from(there)
-        lacking = sum(known.get(number, (0, 0))[0] for number in differing)
-        return late, lacking - (len(there) - len(late))
+        listed = snapshot.positions_in(BLOCK, sorted(differing), self.head)
+        late = self.missing_from(listed)
+        read = sum(ours.get(number, (0, 0))[0] for number in differing)
+        return late, read - (len(listed) - len(late))
 
-    def _tally(self, number: int) -> tuple[int, int]:
+    def _count_and_sum(self, number: int) -> tuple[int, int]:
         positions = self._of_block(number)
         return len(positions), int(positions.sum())
 

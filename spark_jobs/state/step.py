@@ -1,4 +1,4 @@
-"""Go on with a state: merge its summaries with those of what is new, and judge what that changes.
+"""Continue a state: merge its summaries with those of new messages, and judge what that changes.
 
 A group is closed if its verdict depends on nothing that consumers do; the counts of closed groups
 are stored. A run judges the groups of new messages, the groups that are not closed, and those with
@@ -45,10 +45,10 @@ from spark_jobs.verdicts.letter_states import states_of
 from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, judge
 
-# Beyond so many folders of summaries they are merged into one.
+# More folders of summaries than that are merged into one.
 _FOLDERS = 16
 
-# So many groups are few.
+# Up to so many groups are few.
 _SMALL = 50_000
 
 _GROUP = ["is_key", "grp"]
@@ -57,7 +57,7 @@ __all__ = ["BLOCK", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
 
 
 def seed_of(state: StateFolder, snapshot: Snapshot) -> int:
-    """Return the seed of a state's hashes; it begins anew if the server hashes differently now."""
+    """Return the seed of a state's hashes; begin anew if the server hashes differently now."""
     manifest = state.judged
     if manifest is not None:
         if snapshot.probe(manifest.seed) == manifest.probe:
@@ -87,15 +87,15 @@ class StateStep:
         self._probe = self._facts.snapshot.probe(self._facts.seed)
         self._closed, self._counts = Counts(), Counts()
         self._summaries = [] if self._before is None else [*self._before.summaries]
-        self._with = judged_with(
+        self._judged_with = judged_with(
             self._facts.snapshot, self._facts.component, progress, values=rows.comparison.values
         )
         head = self._read_positions.head
         late, self._lacking = self._read_positions.compared(self._facts.snapshot)
         archived = self._read_positions.missing_from(self._facts.archived(head))
         self._late = np.union1d(late, archived)
-        self._behind = [*self._facts.positions(head)]
-        self._number = len(self._late) + sum(map(len, self._behind))
+        self._next = [*self._facts.positions(head)]
+        self._new_messages = len(self._late) + sum(map(len, self._next))
 
     @property
     def folder(self) -> Path:
@@ -103,9 +103,10 @@ class StateStep:
         return self._state.folder / self.name
 
     def unchanged(self) -> tuple[Counts, DataFrame] | None:
-        """Return what the last run has counted and found, if nothing has happened since."""
+        """Return the counts and findings of the last run, if nothing has changed since."""
         before = self._before
-        if before is None or self._number or self._lacking or before.judged_with != self._with:
+        differs = self._new_messages or self._lacking
+        if before is None or differs or before.judged_with != self._judged_with:
             return None
         findings = self._spark.read.parquet(str(self._state.folder / before.findings))
         return counts_of(before.counts), findings
@@ -114,7 +115,7 @@ class StateStep:
         return Head(*self._facts.snapshot.head(category))
 
     def judge(self) -> Judged:
-        """Read what is new, merge and judge."""
+        """Read new messages, merge and judge."""
         self._state.begin(self._run)
         with having(self._spark, SMALL_PLAN) if self._is_small() else nullcontext():
             return self._merged(self._new(), self._facts.passes())
@@ -124,21 +125,20 @@ class StateStep:
         if self._before is None:
             return False
         files = data_files.paths(self._state.folder / self._before.open)
-        unlisted: int = sum(pq.read_metadata(file).num_rows for file in files)
-        return self._number + unlisted <= _SMALL
+        not_closed: int = sum(pq.read_metadata(file).num_rows for file in files)
+        return self._new_messages + not_closed <= _SMALL
 
     def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
         summaries = [] if new is None else [new]
         folded = None if passes is None else fold.fold(passes, self._facts.number)
-        was = Counts()
+        former_counts = Counts()
         if self._before is not None:
-            groups = self._touched(new)
+            groups = self._judged_again(new)
             with having(self._spark, LARGE_PLAN):
-                known = computed(self._stored().join(groups, _GROUP, "left_semi"))
-            unlisted = self._open()
-            was = closed_counts(known.join(unlisted, _GROUP, "left_anti"))
+                stored = computed(self._stored_summaries().join(groups, _GROUP, "left_semi"))
+            former_counts = closed_counts(stored.join(self._not_closed(), _GROUP, "left_anti"))
             self._closed = counts_of(self._before.closed)
-            summaries.append(known)
+            summaries.append(stored)
             if folded is not None:
                 folded = folded.join(groups, _GROUP, "left_semi")
         if new is not None:
@@ -147,31 +147,31 @@ class StateStep:
         merged = fold.merged(*summaries, parts=self._parts)
         judged = judge(merged, self._rows, self._progress, lists=True)
         judged.groups.write.parquet(str(self.folder / OPEN))
-        self._closed = added(added(self._closed, was, -1), judged.closed)
+        self._closed = added(added(self._closed, former_counts, -1), judged.closed)
         self._counts = added(self._closed, judged.others)
         return Judged(self._closed, judged.others, judged.findings, judged.groups)
 
     @property
     def _parts(self) -> int:
         """The number of parts that merged groups are split into."""
-        return parts_of(self._number) if self._before is not None else self._facts.number
+        return parts_of(self._new_messages) if self._before is not None else self._facts.number
 
-    def kept(self, findings: DataFrame) -> DataFrame:
+    def store_findings(self, findings: DataFrame) -> DataFrame:
         """Write the rows of findings, and return them."""
         place = str(self.folder / FINDINGS)
         findings.write.parquet(place)
         return self._spark.read.parquet(place)
 
     def _new(self) -> DataFrame | None:
-        """Write the summaries of what is new, and note its positions; None if nothing is."""
+        """Write the summaries of new messages, and note their positions; None if there are none."""
         head, late = self._read_positions.head, self._late
-        if not self._number and self._before is not None:
+        if not self._new_messages and self._before is not None:
             return None
         facts = self._facts.all(after=dict.fromkeys(categories_of(self._facts.component), head))
         if len(late):
             table = pa.table({"position": pa.array(late, pa.int64())})
             facts = facts.unionByName(self._facts.at(self._spark.createDataFrame(table)))
-        for positions in (late, *self._behind):
+        for positions in (late, *self._next):
             self._read_positions.add(positions)
         place = self.folder / SUMMARIES
         fold.fold(facts, self._parts).write.parquet(str(place))
@@ -179,22 +179,22 @@ class StateStep:
             raise not_here(place)
         return self._spark.read.parquet(str(place))
 
-    def _touched(self, new: DataFrame | None) -> DataFrame:
+    def _judged_again(self, new: DataFrame | None) -> DataFrame:
         """Return the groups that are judged again."""
-        groups = self._open()
+        groups = self._not_closed()
         if new is not None:
             groups = groups.unionByName(new.select(*_GROUP))
         states = states_of(self._spark, self._progress)
         with_letters = self._rows.with_letters(states, self._progress)
         return groups.unionByName(with_letters.selectExpr("true AS is_key", "grp"))
 
-    def _stored(self) -> DataFrame:
+    def _stored_summaries(self) -> DataFrame:
         """Return the summaries of earlier runs."""
         assert self._before is not None  # noqa: S101  there are earlier runs
         places = [str(self._state.folder / name) for name in self._before.summaries]
         return self._spark.read.parquet(*places)
 
-    def _open(self) -> DataFrame:
+    def _not_closed(self) -> DataFrame:
         assert self._before is not None  # noqa: S101  there are earlier runs
         return self._spark.read.parquet(str(self._state.folder / self._before.open))
 
@@ -224,7 +224,7 @@ class StateStep:
                 summaries=self._summaries,
                 closed=_stored(self._closed),
                 counts=_stored(self._counts),
-                judged_with=self._with,
+                judged_with=self._judged_with,
                 store=self._facts.snapshot.store,
                 lasting=lasting or (None if last is None else last.lasting),
             )
@@ -266,9 +266,9 @@ def check(state: StateFolder, snapshot: Snapshot, progress: Progress, *, is_arch
 def judged_with(
     snapshot: Snapshot, component: Component, progress: Progress, *, values: bool
 ) -> str:
-    """Return a digest of what verdicts take beside the log: progress, passes and `values`."""
-    known = repr((progress, progress.given, snapshot.passes(component.name), values))
-    return hashlib.sha256(known.encode()).hexdigest()
+    """Return a digest of what verdicts depend on beside the log: progress, passes and `values`."""
+    inputs = repr((progress, progress.given, snapshot.passes(component.name), values))
+    return hashlib.sha256(inputs.encode()).hexdigest()
 
 
 def _stored(counts: Counts) -> dict[str, dict[str, int]]:
