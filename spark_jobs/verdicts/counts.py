@@ -1,4 +1,4 @@
-"""Counts as the parts of a report."""
+"""The parts of a report, made of counts."""
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -24,14 +24,14 @@ class Results:
     def categories(self) -> list[CommandCounts]:
         """Outcomes of commands, for each pair of categories."""
         component = self._codes.component
-        asking = (MessageKind.COMMAND, MessageKind.INITIATE)
+        commands = (MessageKind.COMMAND, MessageKind.INITIATE)
         return [
             CommandCounts(
                 declarations(component).command_category,
                 pair,
                 initiates=pair == component.name,
-                **{name: self._sum(name, n, *asking) for name in (*_OF_COMMANDS, *_OF_PAIRS)},
-                multiple=self._sum("multiple", n, *asking, MessageKind.COPY, MessageKind.SILENT),
+                **{name: self._sum(name, n, *commands) for name in (*_OF_COMMANDS, *_OF_PAIRS)},
+                multiple=self._sum("multiple", n, *commands, MessageKind.COPY, MessageKind.SILENT),
                 orphans=self._sum("orphan", n, MessageKind.COPY, MessageKind.SILENT),
                 wrong_type=self._sum("wrong-type", n, MessageKind.WRONG),
             )
@@ -66,16 +66,16 @@ class Results:
     @property
     def events(self) -> Events:
         """The events of the component's entities."""
-        counted = self._counts.values()
+        by_code = self._counts.values()
         return Events(
             self._codes.component.name,
-            **{name: sum(of[name] for of in counted) for name in _OF_EVENTS},
+            **{name: sum(counts[name] for counts in by_code) for name in _OF_EVENTS},
         )
 
     @property
     def deleted(self) -> int:
-        """The count of deleted messages at positions."""
-        return sum(of["deleted"] for of in self._counts.values())
+        """The number of deleted messages that consumers' positions name."""
+        return sum(counts["deleted"] for counts in self._counts.values())
 
     def _sum(self, name: str, number: int, *kinds: MessageKind) -> int:
         codes = (KINDS * number + kind for kind in kinds)

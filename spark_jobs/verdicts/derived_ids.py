@@ -3,7 +3,7 @@
 The framework derives the ids of events from their cause, their stream and their number among the
 events that the cause's handling writes to that stream (`followed_id` and `further_id` in
 `reservation.messages.message`). The number is never higher than the event's position in its stream,
-so ids are derived upwards until all that could be derived ones are found, each once.
+so numbers from 0 upwards are tried until no id is left that could be derived.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,10 +27,10 @@ COLUMNS = ("grp", "position", "kind", "place", "id", "stream_name", "cause_id", 
 
 
 def effects_again(events: DataFrame) -> DataFrame:
-    """Return those of events of one kind and cause that are another effect than the first.
+    """Return the events that are another effect than the first of their kind and cause.
 
-    The stream of the cause's entity is `ANY` where the code of today cannot tell it, and then any
-    id of version 5 counts as derived.
+    The stream of the cause's entity is `ANY` if the code of today cannot tell it. Then any id of
+    version 5 counts as derived.
     """
     return (
         events.select(*COLUMNS).groupBy("grp").applyInArrow(_again, "grp bigint, position bigint")
@@ -44,11 +44,12 @@ def _again(table: pa.Table) -> pa.Table:
     derived = set[str]()
     for stream in {row["stream_name"] for row in rows}:
         derived |= _derived(rows[0], stream, [row for row in rows if row["stream_name"] == stream])
-    found = [one for _, of in groupby(rows, itemgetter("kind")) for one in _of_kind(of, derived)]
-    return pa.Table.from_pylist(found, _SCHEMA)
+    by_kind = (events for _, events in groupby(rows, itemgetter("kind")))
+    again = [row for events in by_kind for row in _further_effects(events, derived)]
+    return pa.Table.from_pylist(again, _SCHEMA)
 
 
-def _of_kind(
+def _further_effects(
     rows: Iterable[Mapping[str, Any]], derived: Collection[str]
 ) -> Iterator[dict[str, int]]:
     first, *others = rows
@@ -59,13 +60,13 @@ def _of_kind(
 
 def _derived(cause: Mapping[str, Any], stream: str, events: list[dict[str, Any]]) -> set[str]:
     """Return the ids of events of a stream that were derived from their cause."""
-    may_be = {row["id"]: row["place"] for row in events if row["id"][_VERSION] == "5"}
+    candidates = {row["id"]: row["place"] for row in events if row["id"][_VERSION] == "5"}
     if cause["entity"] == ANY:
-        return {*may_be}
-    missing, number = dict(may_be), 0
+        return {*candidates}
+    missing, number = dict(candidates), 0
     while missing and number <= min(len(events) + _DELETED, max(missing.values())):
         missing.pop(str(followed_id(cause["cause_id"], stream, number)), None)
         if cause["entity"] is not None:
             missing.pop(str(further_id(cause["cause_id"], cause["entity"], stream, number)), None)
         number += 1
-    return may_be.keys() - missing.keys()
+    return candidates.keys() - missing.keys()

@@ -1,4 +1,4 @@
-"""States of letters and conflicts, asked anew in every run."""
+"""States of letters and conflicts, which are read anew in every run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,16 +24,14 @@ _TYPES = "position bigint, " + ", ".join(f"{name} boolean" for name in _SCHEMA.n
 def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
     """Return the messages that are dead letters, recorded conflicts, or were corrected."""
     letters, recorded, corrected, discarded = (set[int]() for _ in range(4))
-    for one in progress.consumed.values():
-        letters |= {*one.letters}
-        recorded |= {*one.conflicts}
-        corrected |= {of.global_position for of in one.corrections}
-        discarded |= {*one.discarded}
+    for consumed in progress.consumed.values():
+        letters |= {*consumed.letters}
+        recorded |= {*consumed.conflicts}
+        corrected |= {correction.global_position for correction in consumed.corrections}
+        discarded |= {*consumed.discarded}
     positions = sorted(letters | recorded | corrected)
-    columns = [
-        positions,
-        *([at in of for at in positions] for of in (letters, recorded, corrected, discarded)),
-    ]
+    states = (letters, recorded, corrected, discarded)
+    columns = [positions, *([position in state for position in positions] for state in states)]
     # Spark Connect has to know the types where there are none.
     return spark.createDataFrame(pa.table(columns, schema=_SCHEMA), _TYPES)
 
@@ -41,8 +39,8 @@ def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
 def was_read(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
     """Return the SQL of whether the consumer has read a message, of `asks` and `first_asked`."""
     branches = [
-        f"WHEN asks IN ({_listed(codes.in_category(name))}) THEN {_has_read(one)}"
-        for name, one in consumed.items()
+        f"WHEN asks IN ({_listed(codes.in_category(name))}) THEN {_has_read(progress)}"
+        for name, progress in consumed.items()
         if codes.in_category(name)
     ]
     return f"CASE {' '.join(branches)} ELSE false END" if branches else "false"
@@ -50,26 +48,25 @@ def was_read(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
 
 def records_conflicts(codes: Codes, consumed: Mapping[str, Consumed]) -> str:
     """Return the SQL of whether a conflict of a command would have been recorded."""
-    category = declarations(codes.component).command_category
-    one = consumed.get(category)
-    first = None if one is None else one.first_position
+    progress = consumed.get(declarations(codes.component).command_category)
+    first = None if progress is None else progress.first_position
     return "false" if first is None else f"first_asked > {first}"
 
 
-def _has_read(one: Consumed) -> str:
-    if one.position is None:
-        before = int(one.before.timestamp() * 1_000_000) if one.before is not None else 0
+def _has_read(consumed: Consumed) -> str:
+    if consumed.position is None:
+        before = 0 if consumed.before is None else int(consumed.before.timestamp() * 1_000_000)
         return f"cardinal < {before}"
-    if one.highest == one.position:
-        return f"first_asked <= {one.position}"
-    passed = [
+    if consumed.highest == consumed.position:
+        return f"first_asked <= {consumed.position}"
+    by_partition = [
         f"first_asked <= element_at(array({_listed(positions)}), "
         f"1 + cast(abs(coalesce(cardinal, 0) % {len(positions)}) AS int))"
-        for positions in (one.partitions, one.former_positions)
+        for positions in (consumed.partitions, consumed.former_positions)
         if positions
     ]
-    within = f"(first_asked <= {one.highest} AND ({' OR '.join(passed)}))"
-    return f"(first_asked <= {one.position} OR {within})"
+    within = f"(first_asked <= {consumed.highest} AND ({' OR '.join(by_partition)}))"
+    return f"(first_asked <= {consumed.position} OR {within})"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -1,6 +1,6 @@
 """Pairs of messages that differ as they are stored, compared by what they mean today.
 
-Messages that a job finds to differ may still mean the same: one was sent under a former name, in a
+Messages that differ as stored may still mean the same: one was sent under a former name, in a
 former shape, or without a field that has a default. Only the messages of such pairs are read with
 their data, and are compared by the component's code on Spark's workers, as consumers do it. What
 cannot be decoded stays different. If the letter of a command was given other data, a command that
@@ -31,13 +31,13 @@ from spark_jobs.facts.keys import loaded, stored
 # A message, and the one that it is compared with.
 PAIR = ("global_position", "compared_with")
 
-# ConsumerId columns of the messages of some categories, at the positions in the column
+# Reads columns of the messages of some categories, at the positions in the column
 # ``global_position`` of a DataFrame.
 Lookup = Callable[[DataFrame], Callable[[Sequence[str], Sequence[str]], DataFrame]]
 
 # The differences of a pair, in Spark's SQL.
 DIFFERENCES = "array<struct<what: string, field: string, command: string, first: string>>"
-_DIFFERENCES = pa.list_(pa.struct([(one.name, pa.string()) for one in fields(Difference)]))
+_DIFFERENCES = pa.list_(pa.struct([(field.name, pa.string()) for field in fields(Difference)]))
 
 _UNREADABLE = Difference("unreadable", None, None, None)
 
@@ -67,14 +67,14 @@ class Meanings:
         """Return pairs with their ``differences``; those that mean the same have none."""
         both = F.explode(F.array(*PAIR)).alias("global_position")
         positions = pairs.select(both).distinct()
-        found = lookup(positions)(
+        messages = lookup(positions)(
             [self.commands, *self.copies],
             ["category", "global_position", "causation", *_DECODED],
         )
-        found = self._with_contents(found, lookup, given)
+        messages = self._with_contents(messages, lookup, given)
         columns = [*_DECODED, "contents"]
         for name, role in zip(PAIR, ("command", "first"), strict=True):
-            message = found.select(
+            message = messages.select(
                 F.col("global_position").alias(name), F.struct(*columns).alias(role)
             )
             pairs = pairs.join(message, name, "left")
@@ -87,7 +87,7 @@ class Meanings:
     def _with_contents(
         self, messages: DataFrame, lookup: Lookup, given: Mapping[int, str]
     ) -> DataFrame:
-        """Add ``contents``: the data that a message, or its command, was sent with and given."""
+        """Add ``contents``: the data of a corrected message or command, before and after."""
         if not given:
             return messages.withColumn("contents", F.lit(None).cast("array<string>"))
         table = pa.table({"corrected": [*given], "given": [*given.values()]})
@@ -116,7 +116,7 @@ def _compared(app: str, app_dir: Path | None, *, values: bool) -> Callable[..., 
             for part in (columns[:half], columns[half:])
         )
         component = loaded(app, app_dir)
-        found = (
+        nearest = (
             min(
                 (
                     differences(component, *pair, values=values)
@@ -127,7 +127,7 @@ def _compared(app: str, app_dir: Path | None, *, values: bool) -> Callable[..., 
             )
             for command, first in zip(commands, firsts, strict=True)
         )
-        return pa.array([[asdict(one) for one in of] for of in found], _DIFFERENCES)
+        return pa.array([[*map(asdict, of_pair)] for of_pair in nearest], _DIFFERENCES)
 
     return compared
 
@@ -149,16 +149,16 @@ def _contents(
 def differences(
     component: Component, command: StoredMessage, first: StoredMessage, *, values: bool
 ) -> list[Difference]:
-    """Return in what a command differs from the first one of its key, as the consumers see both."""
+    """Return how a command differs from the first of its key, as the consumers read both."""
     declared = declarations(component)
-    of_types = [Difference("type", None, command.type, first.type)]
+    other_type = [Difference("type", None, command.type, first.type)]
     try:
         own = declared.own[command.type]
         if first.type not in own.names:
-            return of_types
+            return other_type
         one, other = declared.types.decode(command), declared.types.decode(first)
         if type(one) is not type(other):
-            return of_types
+            return other_type
         names = list(differing_fields(one, other, own.ignoring))
     except KeyboardInterrupt:
         raise

@@ -1,4 +1,4 @@
-"""The messages of groups whose summaries do not say everything, read again.
+"""The messages of groups whose summaries do not say everything, which are read again.
 
 These are keys whose commands do not all say the same, or that have several reservations, or letters
 of the consumers; and causes with several events of one kind, or that were not read.
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -30,8 +31,8 @@ from spark_jobs.verdicts.meaning import DIFFERENCES, PAIR, Lookup, Meanings
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rows.sql")
 _ROWS = (*FOLDED, "place")
 
-# What is known of groups whose messages are read, by whether they are keys: how many there are, how
-# many are scattered, with messages elsewhere than their first and last ones, and how many larger.
+# Numbers of the groups whose messages are read, by whether they are keys: of all, of those that are
+# scattered, with messages besides their parts' first and last ones, and of larger keys.
 OPEN = ("number", "scattered", "larger")
 OpenGroups = dict[bool, Counter[str]]
 
@@ -57,15 +58,13 @@ class Rows:
 
     def with_letters(self, states: DataFrame, progress: Progress) -> DataFrame:
         """Return the keys of messages that were recorded as conflicts, or corrected."""
-        at = [
-            *(at for one in progress.consumed.values() for at in one.conflicts),
-            *(of.global_position for of in progress.corrections),
-        ]
-        if not at:
+        conflicts = (consumed.conflicts for consumed in progress.consumed.values())
+        corrected = (correction.global_position for correction in progress.corrections)
+        positions = [*chain.from_iterable(conflicts), *corrected]
+        if not positions:
             return states.select(F.col("position").alias("grp")).where("false")
-        positions = self._frame(at)
-        found = self.facts.at(positions).where("code % 16 IN (1, 2, 3, 4)")
-        return found.select(F.coalesce("key", "position").alias("grp")).distinct()
+        facts = self.facts.at(self._frame(positions)).where("code % 16 IN (1, 2, 3, 4)")
+        return facts.select(F.coalesce("key", "position").alias("grp")).distinct()
 
     def judged(
         self,
@@ -73,23 +72,22 @@ class Rows:
         states: DataFrame,
         progress: Progress,
         was_read: str,
-        kinds: OpenGroups,
+        numbers: OpenGroups,
     ) -> tuple[DataFrame, list[DataFrame]]:
         """Return the groups as their messages show them, and findings."""
         work: list[Callable[[], tuple[DataFrame, list[DataFrame]]]] = []
-        if True in kinds:
-            of_keys = open_.where("is_key")
-            known = kinds[True]
-            work.append(partial(self._of_keys, of_keys, known, states, progress, was_read))
-        if False in kinds:
-            work.append(partial(self._of_causes, open_.where("NOT is_key"), kinds[False]))
+        if True in numbers:
+            keys = open_.where("is_key")
+            work.append(partial(self._of_keys, keys, numbers[True], states, progress, was_read))
+        if False in numbers:
+            work.append(partial(self._of_causes, open_.where("NOT is_key"), numbers[False]))
         groups, findings = zip(*run_concurrently(work), strict=True)
-        return reduce(DataFrame.unionByName, groups), [one for of in findings for one in of]
+        return reduce(DataFrame.unionByName, groups), [*chain.from_iterable(findings)]
 
     def _of_keys(
         self,
         open_: DataFrame,
-        known: Counter[str],
+        numbers: Counter[str],
         states: DataFrame,
         progress: Progress,
         was_read: str,
@@ -97,15 +95,16 @@ class Rows:
         """Return keys as their messages show them, and findings."""
         declared = declarations(self.facts.component)
         own = [*declared.own_categories, *([self.facts.component.name] * declared.own.initiates)]
-        facts = self._facts(open_, known, own)
-        if progress.corrections or any(one.conflicts for one in progress.consumed.values()):
+        facts = self._facts(open_, numbers["scattered"], own)
+        conflicts = [consumed.conflicts for consumed in progress.consumed.values()]
+        if progress.corrections or any(conflicts):
             facts = facts.unionByName(self.facts.at(states.select("position"), _ROWS))
             facts = facts.dropDuplicates(["position"])
         found = self._found(facts, open_, states, progress, was_read)
-        if known["larger"] and (some := _QUERIES("incomplete", {"found": found})).take(1):
-            scanned = self._scanned(open_.join(some, "grp", "left_semi"), own)
-            more = self._found(scanned, open_, states, progress, was_read)
-            found = found.join(some, "grp", "left_anti").unionByName(more)
+        if numbers["larger"] and (incomplete := _QUERIES("incomplete", {"found": found})).take(1):
+            scanned = self._scanned(open_.join(incomplete, "grp", "left_semi"), own)
+            completed = self._found(scanned, open_, states, progress, was_read)
+            found = found.join(incomplete, "grp", "left_anti").unionByName(completed)
         groups = _QUERIES("groups", {"found": found})
         return groups, [_QUERIES("findings_of_keys", {"found": found})]
 
@@ -117,7 +116,7 @@ class Rows:
         progress: Progress,
         was_read: str,
     ) -> DataFrame:
-        """Return the messages of keys, with what is found of them."""
+        """Return the messages of keys, with the findings of each."""
         rows = _QUERIES("of_keys", {"facts": facts, "open": open_, "letter_states": states})
         parts = {
             "was_read": was_read,
@@ -135,7 +134,7 @@ class Rows:
         return computed(_QUERIES("found", {"same": _same(referred, compared)}))
 
     def _with_meaning(self, rows: DataFrame, progress: Progress) -> DataFrame:
-        """Add what the messages say, the same of whatever a correction made the same."""
+        """Add digests of what the messages say, the same for what a correction made the same."""
         if not progress.corrections:
             return rows.withColumns({"says": F.col("digest"), "is_reissue": F.lit(False)})
         rows = computed(rows)
@@ -151,7 +150,7 @@ class Rows:
         return rows.join(meant, "position", "left")
 
     def _of_causes(
-        self, open_: DataFrame, known: Counter[str]
+        self, open_: DataFrame, numbers: Counter[str]
     ) -> tuple[DataFrame, list[DataFrame]]:
         """Return causes as their events show them, and findings."""
         component = self.facts.component
@@ -166,19 +165,19 @@ class Rows:
             "version",
             "entity_data",
         ]
-        found = self.lookup(_at(open_, "grp"))(categories, columns)
+        messages = self.lookup(_at(open_, "grp"))(categories, columns)
         if Declaration.of(component).decoded_entities:
-            of_code = ("category", "type", "version", "entity_data")
-            made = entity_streams(self.facts.app, self.facts.app_dir)(*of_code)
-            entity = F.coalesce(made, entity)
+            arguments = ("category", "type", "version", "entity_data")
+            decoded = entity_streams(self.facts.app, self.facts.app_dir)(*arguments)
+            entity = F.coalesce(decoded, entity)
         causes = computed(
-            found.select(
+            messages.select(
                 F.col("global_position").alias("position"),
                 F.col("id").alias("cause_id"),
                 entity.alias("entity"),
             )
         )
-        facts = self._facts(open_, known, [component.name])
+        facts = self._facts(open_, numbers["scattered"], [component.name])
         events = computed(_QUERIES("followers", {"facts": facts, "open": open_}))
         by_group = causes.withColumnRenamed("position", "grp")
         again = _QUERIES("again", {"followers": events}).join(by_group, "grp")
@@ -186,20 +185,20 @@ class Rows:
             [component.name], ["global_position", "id", "stream_name"]
         ).withColumnRenamed("global_position", "position")
         twice = computed(effects_again(again.join(ids, "position")))
-        lost = events.join(by_group, "grp", "left_anti")
+        without_cause = events.join(by_group, "grp", "left_anti")
         groups = _QUERIES("causes", {"open": open_, "causes": causes, "twice": twice})
         return groups, [
-            of.select(F.lit(name).alias("finding"), "position", "grp")
-            for name, of in (("effect-twice", twice), ("without-cause", lost))
+            events.select(F.lit(name).alias("finding"), "position", "grp")
+            for name, events in (("effect-twice", twice), ("without-cause", without_cause))
         ]
 
-    def _facts(self, open_: DataFrame, known: Counter[str], categories: Sequence[str]) -> DataFrame:
+    def _facts(self, open_: DataFrame, scattered: int, categories: Sequence[str]) -> DataFrame:
         """Return the facts of groups: by their positions, or by a scan where there are more."""
-        found = self.facts.at(_QUERIES("positions", {"open": open_}), _ROWS, required=True)
-        if not known["scattered"]:
-            return found
-        scattered = _QUERIES("scattered", {"open": open_})
-        return found.unionByName(self._scanned(scattered, categories)).dropDuplicates(["position"])
+        facts = self.facts.at(_QUERIES("positions", {"open": open_}), _ROWS, required=True)
+        if not scattered:
+            return facts
+        scanned = self._scanned(_QUERIES("scattered", {"open": open_}), categories)
+        return facts.unionByName(scanned).dropDuplicates(["position"])
 
     def _scanned(self, groups: DataFrame, categories: Sequence[str]) -> DataFrame:
         """Return the facts of categories between the first and the last of some groups."""

@@ -23,7 +23,7 @@ from spark_jobs.verdicts.rows import OPEN, OpenGroups, Rows
 
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rules.sql")
 
-# The verdicts that are counted; those of which the group's message is a finding, with its place.
+# The verdicts that are counted; and those that are findings, with the column of their position.
 _COUNTED = (
     *("reserved", "dead", "missing", "pending", "orphan", "wrong-type"),
     *("handled", "passed", "silent", "unhandled"),
@@ -56,7 +56,7 @@ class Judged:
         others: what is counted of the others.
         findings: a row for each message that needs attention: ``finding``, ``position``, the group
             that it is counted in, and the ``differences`` of a conflict.
-        groups: the groups that are not closed, where they are asked for.
+        groups: the groups that are not closed, if they are listed.
     """
 
     closed: Counts
@@ -71,12 +71,12 @@ class Judged:
 
 
 def added(one: Counts, other: Counts, sign: int = 1) -> Counts:
-    """Return counts with others added to them, or taken off."""
-    found = {code: Counter(numbers) for code, numbers in one.items()}
+    """Return counts with others added to them, or subtracted."""
+    total = {code: Counter(numbers) for code, numbers in one.items()}
     for code, numbers in other.items():
         for name, number in numbers.items():
-            found.setdefault(code, Counter())[name] += sign * number
-    return found
+            total.setdefault(code, Counter())[name] += sign * number
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,32 +105,33 @@ class _Rules:
 
 
 def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
-    """Return the counts of closed groups and of others, and the kinds of open ones."""
+    """Return the counts of closed groups and of others, and the numbers of open ones."""
     verdicts = ", ".join(
         f"sum(CASE WHEN verdict = '{name}' THEN number ELSE 0 END) AS `{name}`" for name in _COUNTED
     )
-    closed, others, is_open = Counts(), Counts(), OpenGroups()
+    closed, others, open_groups = Counts(), Counts(), OpenGroups()
     for row in _QUERIES("counts", {"judged": judged}, verdicts=verdicts).collect():
         values = row.asDict()
         if values["is_open"]:
-            of = is_open.setdefault(values["is_key"], Counter())
-            of.update({name: values[name] for name in OPEN})
+            numbers = open_groups.setdefault(values["is_key"], Counter())
+            numbers.update({name: values[name] for name in OPEN})
             continue
         counts = closed if values["is_closed"] else others
-        of = counts.setdefault(_NOTHING if values["code"] is None else values["code"], Counter())
-        of.update({name: values[name] for name in values if name not in _NAMES})
-    return closed, others, is_open
+        code = _NOTHING if values["code"] is None else values["code"]
+        numbers = counts.setdefault(code, Counter())
+        numbers.update({name: values[name] for name in values if name not in _NAMES})
+    return closed, others, open_groups
 
 
-# So many groups are few: compiling code for what is done with them takes longer than doing it.
+# Up to so many groups are few: compiling code for their queries takes longer than running it.
 _FEW = 20_000
 
-# In the place of the code of a group in which no message says what it is.
+# The code of a group whose messages give none.
 _NOTHING = -1
 
 
 def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool = False) -> Judged:
-    """Judge the groups of summaries; list those that are not closed if that is asked for."""
+    """Judge the groups of summaries; list those that are not closed if ``lists``."""
     states = letter_states.states_of(summaries.sparkSession, progress)
     rules = _Rules(states, letter_states.was_read(rows.codes, progress.consumed), lists)
     settled = _QUERIES(
@@ -143,22 +144,22 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
         keyless_too=str(bool(progress.corrections)).lower(),
     )
     first = computed(rules.judged(settled))
-    closed, others, is_open = _counted(first)
+    closed, others, open_groups = _counted(first)
     findings = [_findings(first)]
-    if is_open:
-        few = sum(of["number"] for of in is_open.values()) <= _FEW
+    if open_groups:
+        few = sum(numbers["number"] for numbers in open_groups.values()) <= _FEW
         with having(summaries.sparkSession, SMALL_PLAN) if few else nullcontext():
-            groups, found = rows.judged(
-                first.where("is_open"), states, progress, rules.was_read, is_open
+            groups, of_messages = rows.judged(
+                first.where("is_open"), states, progress, rules.was_read, open_groups
             )
             again = computed(rules.judged(groups, "false"))
-            _, more, _ = _counted(again)
-        others = added(others, more)
-        findings += [_findings(again), *found]
+            _, of_open, _ = _counted(again)
+        others = added(others, of_open)
+        findings += [_findings(again), *of_messages]
     if progress.deleted:
         others = added(others, {_NOTHING: Counter(deleted=len(progress.deleted))})
-    unlisted = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
-    return Judged(closed, others, reduce(_added, findings), unlisted)
+    not_closed = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
+    return Judged(closed, others, reduce(_added, findings), not_closed)
 
 
 def closed_counts(summaries: DataFrame) -> Counts:
@@ -180,9 +181,9 @@ def _added(findings: DataFrame, others: DataFrame) -> DataFrame:
 
 def _findings(judged: DataFrame) -> DataFrame:
     position = F.coalesce(
-        *(F.when(F.col("verdict") == name, F.col(at)) for name, at in _FOUND.items())
+        *(F.when(F.col("verdict") == name, F.col(column)) for name, column in _FOUND.items())
     )
-    # Those of causes that are not there are found by their events.
+    # The events of missing causes are findings of their own.
     has_message = ~((F.col("verdict") == "without-cause") & (F.col("grp") > 0))
     return judged.where(F.expr(_IS_FOUND) & ~F.col("is_open") & has_message).select(
         F.col("verdict").alias("finding"),
