@@ -1,7 +1,27 @@
 """The pytest plugin with workers."""
 
-from tests.processes.test_plugin_processes import run
+import os
+import subprocess
+import sys
+
 from tests.store.test_pytest_plugin import TESTS, databases
+
+
+def run(folder, *options):
+    """Run pytest in a folder, as a project that knows nothing of this one."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST", "PG", "RESERVATION", "COV"))
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *options],
+        cwd=folder,
+        env=kept | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
 
 
 def test_workers_have_databases_that_are_dropped(tmp_path, admin, server_url):
