@@ -106,7 +106,7 @@ class Source:
 
     @property
     def categories(self) -> Categories | Union:
-        """ConsumerId columns of messages."""
+        """Reads columns of messages."""
         declaration = Declaration.of(self.run.component)
         store = Categories(self.spark, self.snapshot, declaration)
         if self.run.archive is None:

@@ -28,7 +28,7 @@ _FOLDERS = "category string, day date"
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """ConsumerId columns of categories, out of an archive and then out of the store.
+    """Reads columns of categories, out of an archive and then out of the store.
 
     Attributes:
         archive: the archive.
@@ -109,7 +109,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class UnionLookup:
-    """ConsumerId columns of some of the messages, from archive and store.
+    """Reads columns of some of the messages, from archive and store.
 
     Attributes:
         union: archive and store.

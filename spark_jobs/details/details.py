@@ -15,7 +15,7 @@ from spark_jobs.common.timestamps import readable
 from spark_jobs.details import latency, reissues
 from spark_jobs.facts.keys import with_function_keys
 
-# ConsumerId columns of categories.
+# Reads columns of categories.
 Read = Callable[[Sequence[str], Sequence[str]], DataFrame]
 
 _MADE = ("global_position", "time", "type", "sender", "key_category", "key_stream")

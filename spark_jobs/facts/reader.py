@@ -1,4 +1,4 @@
-"""ConsumerId facts, in ranges of global positions or at some of them, on Spark's workers.
+"""Reading facts, in ranges of global positions or at some of them, on Spark's workers.
 
 The rows come as Arrow, and nothing but keys that only the component's own code makes passes through
 Python.

@@ -18,7 +18,7 @@ from reservation.component import Component
 from reservation.inspection.tally import Inspector, Tally, declared_categories
 from reservation.messages.message import StoredMessage
 
-# ConsumerId columns of categories.
+# Reads columns of categories.
 Read = Callable[[Sequence[str], Sequence[str]], DataFrame]
 
 _READ = ("category", "stream_name", "type", "position", "global_position", "data", "metadata")

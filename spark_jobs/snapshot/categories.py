@@ -24,7 +24,7 @@ _RANGES = 2
 
 @dataclass(frozen=True, slots=True)
 class Categories:
-    """ConsumerId columns of categories.
+    """Reads columns of categories.
 
     Attributes:
         spark: the session.
@@ -59,7 +59,7 @@ class Categories:
 
 @dataclass(frozen=True, slots=True)
 class CategoryLookup:
-    """ConsumerId columns of some of the messages; each is looked up by its global position.
+    """Reads columns of some of the messages; each is looked up by its global position.
 
     Attributes:
         categories: the categories of a snapshot.

@@ -90,7 +90,7 @@ class MessageStoreSource(ds.DataSource):
 
 
 class MessageStoreReader(ds.DataSourceReader):
-    """ConsumerId categories in ranges; Spark sends a copy of it to every worker."""
+    """Reads categories in ranges; Spark sends a copy of it to every worker."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)

@@ -26,7 +26,7 @@ Offset = dict[str, int]
 
 
 class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """ConsumerId categories as messages are added."""
+    """Reads categories as messages are added."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
