@@ -115,7 +115,7 @@ class Idempotency:
         self._connections = Connections(database_url, max_connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """HttpAnswer a request, or pass it on; ASGI servers call this."""
+        """Answer a request, or pass it on; ASGI servers call this."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, self._closing(send))
             return
@@ -150,7 +150,7 @@ class Idempotency:
         return key
 
     async def _answer(self, key: str, request: Request, receive: Receive, send: Send) -> None:
-        """HttpAnswer a request that has a key."""
+        """Answer a request that has a key."""
         request_id = RequestId.of(await self._principal(request), key)
         content = await incoming.read_content(request, receive, self._max_request_bytes)
         parked = incoming.parked(request, content)
@@ -176,7 +176,7 @@ class Idempotency:
     async def _answer_status(
         self, key_digest: str, request: Request, receive: Receive, send: Send
     ) -> None:
-        """HttpAnswer a client that asks what became of its request."""
+        """Answer a client that asks what became of its request."""
         request_id = RequestId.linked(await self._principal(request), key_digest)
         async with AsyncExitStack() as held:
             is_held = await self._take(request_id, held)
