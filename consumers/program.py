@@ -82,7 +82,7 @@ def run(
 
     Each category has a thread, in which its handlers are called. Called in the main thread, it
     also stops at SIGTERM and SIGINT, and restores their handlers in the end. It returns once the
-    batches in hand are finished, for which there is no limit. A database that goes away is waited
+    batches in flight are finished, for which there is no limit. A database that goes away is waited
     for. Dead letters, waiting and groups are as for ``reservation start``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Writing what was decided on messages, in the transaction at hand."""
+"""Writing what was decided on messages, in the current transaction."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial

@@ -26,12 +26,11 @@ class ReadBatch:
 
     Attributes:
         part: which part of the category was read.
-        to: the global position up to which its messages are handled with the batch.
+        to: the global position up to which the part is handled with the batch.
         messages: the messages, in their order.
         key_streams: for each, the stream that its key names, where the server has taken the key;
             None for a message that has its data.
-        as_sent: by global position, those of them that have other data than they were sent with,
-            as they were sent.
+        as_sent: by global position, the messages as they were sent, if they have other data.
         ended: whether the category is known to have had nothing after them.
     """
 
@@ -60,10 +59,10 @@ class ReadBatch:
 # What a batch begins with, and the last events of its entities, as far as they were read with it.
 WithEvents = tuple[Commands, LastEvents]
 
-# Of so many messages the last events of each entity are read with them, up to so many.
+# With up to so many messages, the last events of each entity are read too, up to so many.
 MOST_ENTITIES, LATEST_EVENTS = 20, 8
 
-# And so many bytes, as the server stores them, because an entity may be known already.
+# And up to so many bytes, as the server stores them: the entity may be cached already.
 _LATEST_BYTES = 65_536
 
 
@@ -71,7 +70,7 @@ class BatchReading:
     """Reads the category of one consumer of a component.
 
     Attributes:
-        rules: those by which the server takes keys, as JSON; see `server_rules`.
+        rules: the rules by which the server takes keys, as JSON; see `server_rules`.
         size: how many messages the next batch may have.
     """
 
@@ -92,20 +91,20 @@ class BatchReading:
             if name not in table.own.ignored
         }
         self.rules = server_rules(reservations if context.reserves else {})
-        leads = {
+        has_entities = {
             declared.entity is not None
             for declared in table.own.reservations.values()
             if declared.into == category
         }
-        self._are_of_entities = leads == {True}  # the streams, by their names
+        self._are_of_entities = has_entities == {True}  # the streams, by their names
         self.size = BatchSize()
-        self._waits = True  # for messages, as far as the last batch tells
+        self._waits = True  # for messages: the last batch was not full
 
     def part(self, positions: HeldPartitions) -> CategoryPart | None:
         """Return what to read, up to where the category ends if it is read in parts.
 
-        What is read after its end was looked at holds all that there is up to there, because the
-        messages of a category are committed in the order of their positions.
+        What is read after that end was read is complete up to it, because the messages of a
+        category are committed in the order of their positions.
         """
         part = positions.next()
         if part is None or part.partitions is None:
@@ -148,7 +147,7 @@ class BatchReading:
             return Statement(
                 reading.query, reading.parameters, lambda rows: (reading.read(rows), NONE_READ)
             )
-        further = [*(self._context.component.name, MOST_ENTITIES, LATEST_EVENTS, _LATEST_BYTES)]
+        further = [self._context.component.name, MOST_ENTITIES, LATEST_EVENTS, _LATEST_BYTES]
         return Statement(
             _QUERIES["read_with_entities"], [*reading.parameters, *further], _with_events
         )
@@ -166,7 +165,7 @@ class BatchReading:
         ended = part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
         if to + 1 < self._first_position:
-            to = self._passed(to)
+            to = self._skipped(to)
         batch = ReadBatch(part, to, messages, key_streams, {}, ended)
         if messages:
             self.size.used_all()
@@ -200,8 +199,8 @@ class BatchReading:
             ).fetchall()
         return int(head)
 
-    def _passed(self, to: int) -> int:
-        """Return how far nothing is to be handled, because every handler begins later."""
+    def _skipped(self, to: int) -> int:
+        """Return how far messages are skipped, because every handler begins later."""
         return max(to, min(self._head(), self._first_position - 1))
 
     def _end(self, part: CategoryPart, messages: Sequence[StoredMessage], limit: int) -> int:
@@ -213,8 +212,8 @@ class BatchReading:
     def _is_end(self, messages: Sequence[StoredMessage], limit: int) -> bool:
         """Return whether there was nothing more to read than these messages.
 
-        That is asked of the characters too: each has four bytes at most, in whichever encoding the
-        server has counted them.
+        A batch ends at a number of bytes too, so each character counts as four, the most that it
+        takes in any encoding of the server.
         """
         if len(messages) >= limit:
             return False

@@ -127,10 +127,7 @@ class Blocking:
             self._effects.counts["parked"] += 1
 
     def leave_out(self, first: int) -> set[int]:
-        """Take back which messages were set aside from a global position on.
-
-        Returns their global positions.
-        """
+        """Undo setting messages aside from a global position on; return their positions."""
         effects = self._effects
         out = [one for one in effects.letters if one.message.global_position >= first]
         effects.letters = [one for one in effects.letters if one.message.global_position < first]
@@ -140,8 +137,8 @@ class Blocking:
     def _set_aside(self, message: StoredMessage, entity: str | None, failure: Failure) -> None:
         self._add(Unhandled(message, entity, failure))
         if entity is not None:
-            at = message.global_position
-            self.heads[entity] = min(at, self.heads.get(entity, at))
+            position = message.global_position
+            self.heads[entity] = min(position, self.heads.get(entity, position))
 
     def _add(self, letter: Unhandled) -> None:
         self._effects.letters.append(letter)

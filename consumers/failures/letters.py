@@ -93,7 +93,7 @@ class DeadLetters:
         return Request(_QUERIES["has_open"], self._names)
 
     def heads(self, connection: Connection[Any], entities: Collection[str]) -> dict[str, int]:
-        """Return where the first open letter of each entity is, of those that have any."""
+        """Return the position of the first open letter of each entity that has any."""
         if not entities:
             return {}
         return dict(self._query(connection, "heads", {"entities": sorted(entities)}))
@@ -110,8 +110,8 @@ class DeadLetters:
     ) -> Due:
         """Look for letters that are due: the heads of queues, with what is parked behind each.
 
-        Those are left out whose calls go on in this process. To find heads that are parked takes
-        long where very many entities have parked letters.
+        Letters whose calls go on in this process are left out. Finding heads that are parked takes
+        long if very many entities have parked letters.
         """
         values = {
             "partitions": list(partitions),
@@ -122,13 +122,13 @@ class DeadLetters:
         }
         rows = self._query(connection, "due", values)
         letters, next_in = list[DueLetter](), rows[0][0]
-        for _, found, *row in rows:
-            if found is None:  # none is due
+        for _, due, *row in rows:
+            if due is None:  # none is due
                 continue
             entity, attempts, partition, is_missing, correction, data, *message = row
             stored = StoredMessage(*message)
-            whose = entity, attempts, partition, correction, data
-            letters.append(DueLetter(stored, is_missing, *whose))
+            state = entity, attempts, partition, correction, data
+            letters.append(DueLetter(stored, is_missing, *state))
         more = bool(letters) and rows[0][1] >= min(limit, len(letters) + 1)
         return Due(letters, more, None if next_in is None else max(float(next_in), 0.0))
 
@@ -154,7 +154,7 @@ class DeadLetters:
         letters: Sequence[Unhandled],
         key_fields: Callable[[str], Sequence[str] | None] = lambda _: None,
     ) -> list[Request]:
-        """Return what writes what a batch set aside, in the transaction that passes it."""
+        """Return the requests that record what a batch set aside, in its transaction."""
         if not letters:
             return []
         columns = {

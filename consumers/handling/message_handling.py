@@ -173,14 +173,14 @@ class MessageHandling:
         type_ = item.message.type
         if self._declared[type_].role is Role.INITIATE and effects.entities[stream_name].started:
             effects.reissued.append((item.message, stream_name))
-            self._context.spans.passed(item.message, self._component.name, "reissued")
+            self._context.spans.skipped(item.message, self._component.name, "reissued")
             return True
         strategy = self._declared[type_].once
         if strategy is None:
             return False
         if effects.checks[strategy].is_duplicate(item.incoming) and not strategy.keeps_state:
             effects.counts["duplicate"] += 1
-            self._context.spans.passed(item.message, self._component.name, "duplicate")
+            self._context.spans.skipped(item.message, self._component.name, "duplicate")
             # What the log shows, as long as it is there, is not recorded beside it.
             if self._is_subscribed and not strategy.leaves_trace:
                 effects.passes.append(Pass(item.message, PassReason.DUPLICATE))

@@ -152,8 +152,8 @@ class Spans:
             finally:
                 span.set_attribute("reservation.outcome", handling.outcome)
 
-    def passed(self, message: StoredMessage, consumer: str, outcome: str) -> None:
-        """Make the span of a message that has taken effect already, so no handler is called."""
+    def skipped(self, message: StoredMessage, consumer: str, outcome: str) -> None:
+        """Make the span of a message that is skipped, because it has taken effect already."""
         if self.tracing is None:
             return
         with self.handling(message, consumer, again=True) as span:
