@@ -32,14 +32,14 @@ class Comparison:
         first was corrected, a reissue of the original is a duplicate, and so is one of the
         correction.
         """
-        one = declarations(self._component).own[pair.command.type]
+        declared = declarations(self._component).own[pair.command.type]
         firsts = [pair.first, *(with_data(pair.first, data) for data in pair.corrections)]
         command = pair.command
         if command.global_position in corrected:
             command = with_data(command, corrected[command.global_position])
         with guarded(self._context.connection, [command]):
             same = any(
-                same_meaning(one.names, one.ignoring, command, first, self._decoded)
+                same_meaning(declared.names, declared.ignoring, command, first, self._decoded)
                 for first in firsts
             )
         return ReserveOutcome.DUPLICATE if same else ReserveOutcome.CONFLICT

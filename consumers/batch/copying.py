@@ -1,7 +1,7 @@
-"""Copying commands to the streams of their keys, and what becomes of those that are there already.
+"""Copying commands to the streams of their keys, and the outcomes of those that have a copy.
 
-That is known only once it is done: what the server calls a conflict is compared by what it means,
-and one that is a conflict is set aside.
+Outcomes are known only after the copying: what the server calls a conflict is compared by what it
+means, and a command that is in conflict then is set aside.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Copying:
         self._comparison = Comparison(context)
 
     def run(self, effects: Effects, before: Sequence[Request]) -> None:
-        """Send what comes before, and find out what becomes of the commands."""
+        """Send the requests before, and note the outcomes of the commands."""
         context = self._context
         if effects.reservations:
             commands = [command for command, _ in effects.reservations]
@@ -47,11 +47,11 @@ class Copying:
             self._compare_initiations(effects)
 
     def _reserve(self, effects: Effects, before: Sequence[Request]) -> None:
-        connection, asked = self._context.connection, _asked(effects.reservations)
+        connection, copies = self._context.connection, _as_parameters(effects.reservations)
         former = _former(effects)
         outcomes = reserve(
             connection,
-            asked,
+            copies,
             self._table.ignoring(Role.RESERVE),
             former,
             _corrected(effects, effects.reservations),
@@ -59,7 +59,7 @@ class Copying:
         )
         conflicts = _conflicts(outcomes)
         former_streams = None if former is None else [former[n] for n in conflicts]
-        pairs = first_reserved(connection, [asked[n] for n in conflicts], former_streams)
+        pairs = first_reserved(connection, [copies[n] for n in conflicts], former_streams)
         commands = list(effects.reservations)
         for pair in pairs:
             n = conflicts[pair.ordinal]
@@ -67,15 +67,15 @@ class Copying:
         self._note(effects, commands, outcomes, conflicts, pairs)
 
     def _compare_initiations(self, effects: Effects) -> None:
-        connection, asked = self._context.connection, _asked(effects.reissued)
+        connection, copies = self._context.connection, _as_parameters(effects.reissued)
         outcomes = compare_initiations(
             connection,
-            asked,
+            copies,
             self._table.ignoring(Role.INITIATE),
             _corrected(effects, effects.reissued),
         )
         conflicts = _conflicts(outcomes)
-        pairs = first_initiated(connection, [asked[n] for n in conflicts])
+        pairs = first_initiated(connection, [copies[n] for n in conflicts])
         self._note(effects, effects.reissued, outcomes, conflicts, pairs)
 
     def _note(
@@ -87,15 +87,15 @@ class Copying:
         pairs: Sequence[Pair],
     ) -> None:
         """Note the outcome of each command; what the server calls conflicts is compared first."""
-        found = {conflicts[pair.ordinal]: pair for pair in pairs}
+        compared = {conflicts[pair.ordinal]: pair for pair in pairs}
         for n, (command, name) in enumerate(commands):
-            outcome, pair = outcomes[n], found.get(n)
+            outcome, pair = outcomes[n], compared.get(n)
             if pair is not None:
                 outcome = self._comparison.outcome(pair, effects.corrected)
             effects.add_outcome(command, name, outcome)
 
 
-def _asked(commands: Sequence[tuple[StoredMessage, str]]) -> list[tuple[int, str]]:
+def _as_parameters(commands: Sequence[tuple[StoredMessage, str]]) -> list[tuple[int, str]]:
     """Return commands as the server takes them."""
     return [(command.global_position, name) for command, name in commands]
 

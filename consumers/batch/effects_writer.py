@@ -78,21 +78,21 @@ class EffectsWriter:
             raise
 
     def _locks(self, effects: Effects, *, recheck: bool) -> list[Request]:
-        """Return what takes the locks that are needed before the first statement that writes.
+        """Return the requests for the locks that are needed before the first write.
 
         Messages for one category are written by statements that take its lock themselves.
         """
         name = self._context.component.name
         kept = [category for once in effects.checks for category in once.categories(name)]
         categories = [*effects.categories, *kept]
-        alone = recheck or effects.further or kept
-        if not categories or (len(categories) == 1 and not alone):
+        needs_lock = recheck or effects.further or kept
+        if not categories or (len(categories) == 1 and not needs_lock):
             return []
         lock = lock_categories(categories)
         return [Request(lock.query, lock.parameters, failed=translation)]
 
     def _with_writes(self, effects: Effects, requests: list[Request]) -> list[Request]:
-        """Add what writes messages, of which all but the last portion is sent already."""
+        """Add the requests that write messages; all but the last portion are sent already."""
         if effects.further:
             ids = UuidArray([row.id for row in effects.further])
             names = TextArray([row.stream_name for row in effects.further])
@@ -122,9 +122,9 @@ class EffectsWriter:
         return requests
 
     def _records(self, effects: Effects) -> list[Request]:
-        """Return what stores what strategies, snapshots and subscriptions need."""
+        """Return the requests that store what strategies, snapshots and subscriptions need."""
         context = self._context
-        requests = [one for check in effects.checks.values() for one in check.record()]
+        requests = [request for check in effects.checks.values() for request in check.record()]
         if self._snapshots is not None:
             writing, refused = self._snapshots.writing(effects.entities)
             requests += writing
@@ -143,8 +143,8 @@ def _blame(
 ) -> None:
     """Raise an error that another attempt cannot avoid as a fault of the messages.
 
-    Under the locks no other writer that takes them was first. There are writers that take none, so
-    an entity's stream that has moved since it was read is not a fault of the handler.
+    Under the locks no other writer that takes them was first. Some writers take none, so it is not
+    a fault of the handler if an entity's stream has moved since it was read.
     """
     of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
     if isinstance(error, MessageIdConflictError):
@@ -156,11 +156,11 @@ def _blame(
 
 
 def _not_written(rows: Sequence[Row], expects: Collection[str], error: psycopg.Error) -> StoreError:
-    """Return the error for rows of which one was written before, or that cannot be written."""
+    """Return the error of a refused batch write."""
     if not is_condition(error, REWRITTEN):
         return translation(error, expects)
     stream = rows[0].stream_name
-    of = f"The event {rows[0].id} in {stream}"
+    what = f"The event {rows[0].id} in {stream}"
     if len(rows) > 1:
-        of = f"One of {len(rows)} events, the first in {stream},"
-    return MessageIdConflictError(f"{of} was written before")
+        what = f"One of {len(rows)} events, the first in {stream},"
+    return MessageIdConflictError(f"{what} was written before")

@@ -25,7 +25,7 @@ class RetryResult:
         positions: the global positions of all of them.
         letters: those that were not handled.
         handled: how many were.
-        counts: how many of all of them became what, as of a batch.
+        counts: how many of all had which outcome, as for a batch.
         conflicts: the commands found in conflict, and the stream of their key.
         freed: the entities of these letters that no longer have open ones.
     """
@@ -63,7 +63,7 @@ class RetryTransaction:
         *,
         recheck: bool = False,
     ) -> RetryResult:
-        """Handle letters, of which some were tried before, and some are known to fail."""
+        """Handle letters; some were tried before, and the failures of some are known."""
         self._handling.order(
             positions, {letter.global_position: letter.entity for letter in letters}
         )
@@ -99,15 +99,15 @@ class RetryTransaction:
                 policy=policy,
             )
             positions.lock(self._connection, {letter.partition for letter in letters})
-            aside = {letter.message.global_position for letter in effects.letters}
-            handled = [letter for letter in letters if letter.global_position not in aside]
+            set_aside = {letter.message.global_position for letter in effects.letters}
+            handled = [letter for letter in letters if letter.global_position not in set_aside]
             self._dead_letters.mark_handled(self._connection, handled)
             self._writer.write(store, effects, messages, recheck=recheck, commits=False)
-            self._fail_again(letters, effects, aside)
+            self._fail_again(letters, effects, set_aside)
             entities = {letter.entity for letter in letters if letter.entity is not None}
             heads = self._dead_letters.heads(self._connection, entities)
         self._handling.committed()
-        in_conflict = len(effects.letters) - len(aside)
+        in_conflict = len(effects.letters) - len(set_aside)
         return RetryResult(
             [letter.global_position for letter in letters],
             effects.letters,
@@ -118,17 +118,17 @@ class RetryTransaction:
         )
 
     def _fail_again(
-        self, letters: Sequence[DueLetter], effects: Effects, aside: Collection[int]
+        self, letters: Sequence[DueLetter], effects: Effects, set_aside: Collection[int]
     ) -> None:
         """Write the new states of those that failed; those that run or are parked stay so."""
         by_position = {letter.global_position: letter for letter in letters}
         failed = []
-        for one in effects.letters:
-            if one.state != "parked" and not one.runs:
-                letter = by_position[one.message.global_position]
-                # Nothing waits behind a conflict, which only the writing has found.
-                entity = letter.entity if letter.global_position in aside else None
-                failed.append((letter, entity, one.failure))
+        for unhandled in effects.letters:
+            if unhandled.state != "parked" and not unhandled.runs:
+                letter = by_position[unhandled.message.global_position]
+                # Nothing waits behind a conflict that was found only when it was written.
+                entity = letter.entity if letter.global_position in set_aside else None
+                failed.append((letter, entity, unhandled.failure))
         if failed:
             self._dead_letters.fail_again(self._connection, failed)
 

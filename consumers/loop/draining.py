@@ -56,7 +56,8 @@ class CountingTelemetry(Telemetry):
     ) -> None:
         """Replace the counted states of messages that were set aside by their outcomes."""
         super().retried(positions, counts, set_aside, of_calls)
-        self.counts.subtract(self._set_aside.pop(at) for at in self._set_aside.keys() & positions)
+        handled = self._set_aside.keys() & positions
+        self.counts.subtract(self._set_aside.pop(position) for position in handled)
         self.counts.update(counts)
         self.counts += Counter()  # drops outcomes whose count is 0
         self._set_aside.update(set_aside)
