@@ -133,7 +133,7 @@ def test_an_id_that_another_message_took_does_not_count_as_handled(connection, s
     assert (counts["reserved"], counts["dead"]) == (1, 1)
     dead = stored_letter(connection)
     assert dead.reason == "id_taken"
-    assert re.search(f"of Open at {COMMANDS}, global position 2 .*{opened.id}", dead.error)
+    assert re.search(f"of Open at {COMMANDS}, global position 2: .*{opened.id}", dead.error)
     assert event_types(store) == []
 
 
