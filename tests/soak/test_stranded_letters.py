@@ -1,6 +1,6 @@
 """The check after chaos finds what waits for nothing."""
 
-from tests.consumers.test_lines import Orders, park, strand
+from tests.consumers.test_queues import Orders, park, strand
 from tests.support.liveness import stuck
 
 

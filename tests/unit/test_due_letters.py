@@ -23,7 +23,7 @@ def test_what_waits_is_counted_seldom_where_that_takes_long():
     assert counted == [0.1]
 
 
-def test_lines_that_are_parked_are_looked_for_again_only_for_a_reason():
+def test_queues_that_are_parked_are_looked_for_again_only_for_a_reason():
     """Not each time when a letter that waits is due."""
     due = DueLetters()
     assert due.takes_parked()

@@ -28,7 +28,7 @@ STOP = Stop(takes_signals=False)
 
 
 @dataclass(frozen=True)
-class Line:
+class Queue:
     """What there is at the beginning, in the order of the log.
 
     Attributes:
@@ -45,8 +45,8 @@ class Line:
 
 
 LINES = {
-    "one ends a letter, one parks": Line(((0, "waiting"),), (1,)),
-    "two end letters": Line(((0, "waiting"), (1, "parked"), (0, "parked"), (1, "parked")), ()),
+    "one ends a letter, one parks": Queue(((0, "waiting"),), (1,)),
+    "two end letters": Queue(((0, "waiting"), (1, "parked"), (0, "parked"), (1, "parked")), ()),
 }
 
 
@@ -88,13 +88,13 @@ def holder(partition: int) -> Callable[[Any], bool]:
     return consume
 
 
-def explorer(address: str, line: Line, *, kills: int = 0) -> Explorer:
+def explorer(address: str, queue: Queue, *, kills: int = 0) -> Explorer:
     holders = holder(0), holder(1)
-    names = [f"p{n}" for n, _ in enumerate(line.partitions)]
+    names = [f"p{n}" for n, _ in enumerate(queue.partitions)]
 
     def prepare(connection: Any) -> None:
         ids = []
-        for name, partition in zip(names, line.partitions, strict=True):
+        for name, partition in zip(names, queue.partitions, strict=True):
             ((found,),) = connection.execute(
                 "SELECT %(name)s || 'x' || n FROM generate_series(1, 100) AS n"
                 " WHERE reservation.partition_of('payment-' || %(name)s || 'x' || n, 2) = %(of)s"
@@ -105,8 +105,8 @@ def explorer(address: str, line: Line, *, kills: int = 0) -> Explorer:
         MessageStore(connection).write_batch(
             [Write(Captured(id_, "o1", 0), f"{PAYMENTS}-{id_}") for id_ in ids]
         )
-        passed = ids[: len(line.letters)]
-        for id_, (_, state) in zip(passed, line.letters, strict=True):
+        passed = ids[: len(queue.letters)]
+        for id_, (_, state) in zip(passed, queue.letters, strict=True):
             connection.execute(
                 "INSERT INTO reservation.dead_letters (consumer, category, global_position,"
                 " message_id, stream_name, type, entity, state, reason, process, next_attempt_at)"
