@@ -127,7 +127,10 @@ def test_a_member_that_searches_gives_nothing_back(fleet, connection):
     found.settle(2)
     found.join("b", ["commands"])
     member = found.workers["a"]["commands"]
-    turn = "SELECT held FROM reservation.rebalance('account', 'commands', %s, '1 hour', may_release => %s)"
+    turn = (
+        "SELECT held FROM reservation.rebalance("
+        "'account', 'commands', %s, '1 hour', may_release => %s)"
+    )
     assert connection.execute(turn, [member, False]).fetchone() == ([0, 1, 2, 3],)
     assert connection.execute(turn, [member, True]).fetchone() == ([0, 1],)
 
