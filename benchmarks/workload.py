@@ -24,7 +24,7 @@ from reservation import Component, MessageStore, Write
 from reservation.declaration.table import declarations
 from reservation.idempotence.key import KeyFunction
 from reservation.messages.ids import uuid7
-from reservation.postgres.arrays import IntArray, JsonArray, TextArray, UuidArray, array_cursor
+from reservation.postgres.arrays import ArrayCursor, IntArray, JsonArray, TextArray, UuidArray
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
 from reservation.strategies import StateBased
@@ -214,7 +214,7 @@ def insert(connection: Connection[Any], writes: Sequence[Write]) -> float:
         while batch := list(itertools.islice(rows, BATCH)):
             ids, names, positions, types, data, _ = zip(*batch, strict=True)
             arrays = UuidArray(ids), TextArray(names), IntArray(positions), TextArray(types)
-            cursor = array_cursor(connection)
+            cursor = ArrayCursor(connection)
             cursor.execute(_QUERIES["insert"], [*arrays, JsonArray(data)], binary=True)
 
     return rate(len(writes), run)

@@ -25,7 +25,12 @@ from reservation.http.stored import stored_requests
 from reservation.http.stored.stored_requests import ask
 from reservation.http.wire.answers import Capture, HttpAnswer
 from reservation.http.wire.incoming import Parked
-from reservation.http.wire.problems import ANSWER_TOO_LARGE, STORE_UNAVAILABLE, Problem
+from reservation.http.wire.problems import (
+    ANSWER_TOO_LARGE,
+    NOT_COMMITTED,
+    STORE_UNAVAILABLE,
+    Problem,
+)
 from reservation.store.async_client import AsyncMessageStore
 
 # Errors that may be gone when the request is sent again.
@@ -41,6 +46,12 @@ def unavailable(error: ReservationError) -> Problem:
     """Return the problem that the store cannot be asked, and log the error."""
     structlog.get_logger().warning("http_store_unavailable", error=str(error))
     return STORE_UNAVAILABLE.problem()
+
+
+def _uncommitted() -> Response:
+    """Return the answer instead of one that says that an open transaction is done."""
+    structlog.get_logger().error("http_answer_before_commit")
+    return NOT_COMMITTED.problem().response()
 
 
 @dataclass(slots=True)
@@ -97,6 +108,8 @@ class Attempt:
         if why is not None or not self._is_final(answer):
             return answer
         try:
+            if not await self.keyed.is_committed():
+                return answer if answer.status >= 400 else _uncommitted()
             ours = answer.stored()
             found = await ask(self.store, stored_requests.answer(self.request_id.uuid, ours))
         except TRANSIENT as error:

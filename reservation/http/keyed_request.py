@@ -2,8 +2,10 @@
 
 import contextlib
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 
@@ -15,9 +17,11 @@ from reservation.errors import (
     IdempotenceKeyError,
     MessageIdConflictError,
     RefusedError,
+    StoreError,
     StreamNameError,
 )
 from reservation.http.identity import RequestId
+from reservation.http.stored.stored_requests import ask, send, sent
 from reservation.http.wire.openapi import Dependency
 from reservation.http.wire.problems import (
     COMMAND_CONFLICT,
@@ -29,8 +33,10 @@ from reservation.http.wire.problems import (
 from reservation.messages import stream_name
 from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import commits_at_once
 from reservation.store.answers.outcome import Outcome
 from reservation.store.async_client import AsyncMessageStore
+from reservation.store.source import AsyncInTransaction, autocommits
 
 IN_SCOPE = "reservation.http"
 _OF_THE_REQUEST = (StreamNameError, IdempotenceKeyError, EncodeError, RefusedError)
@@ -87,7 +93,8 @@ class KeyedRequest:
         self._timeout = timeout
         self._link = link
         self._is_polled = is_polled
-        self._sent = 0
+        self._commands: list[object] = []
+        self._sent_within = 0  # how many commands there were after the last one in a session
         self._unanswered: Problem | Pending | None = None
 
     @Dependency
@@ -114,16 +121,39 @@ class KeyedRequest:
     @property
     def is_sent(self) -> bool:
         """Whether a command was sent."""
-        return self._sent > 0
+        return bool(self._commands)
 
     @property
     def unanswered(self) -> "Problem | Pending | None":
         """The reason not to answer yet; None without one."""
         return self._unanswered
 
+    async def is_committed(self) -> bool:
+        """Return whether the sessions in which commands were sent are committed."""
+        if not self._sent_within:
+            return True
+        return await ask(self._store, sent(self._id.uuid)) >= self._sent_within
+
+    @overload
     async def send(
         self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
-    ) -> Outcome:
+    ) -> Outcome: ...
+    @overload
+    async def send(
+        self,
+        command: DataclassInstance,
+        component: Component[Any],
+        *,
+        session: AsyncInTransaction,
+    ) -> bool: ...
+    async def send(
+        self,
+        command: DataclassInstance,
+        component: Component[Any],
+        *,
+        session: AsyncInTransaction | None = None,
+        timeout: float | None = None,
+    ) -> Outcome | bool:
         """Send a command and return its outcome, once it is handled or rejected.
 
         The command is written to the command stream of its entity, under an id that is made of the
@@ -132,17 +162,94 @@ class KeyedRequest:
         a link if the command is pending, 400 if the request cannot become a command, 422 if the
         command's key was used for another command, 500 if it is a dead letter.
 
+        With a session, the command is part of its transaction, and nothing is waited for: commit,
+        then call `wait_for`. The row of the key records the command in the same transaction. When
+        the request is sent again after the commit, False is returned: skip what else the endpoint
+        writes in that transaction.
+
         Args:
             command: the command. Its idempotence key is `key`, or holds it.
+            component: the component that handles it.
+            session: what an `AsyncMessageStore` takes, in a transaction in the database of the
+                middleware.
+            timeout: seconds to wait; None for those of the middleware.
+
+        Returns:
+            The outcome; with a session whether the command is new.
+
+        Raises:
+            UnknownTypeError: the component has no such command.
+            StoreError: the store refuses, or is away, or there is no transaction, or one in which
+                an earlier command was sent is not committed.
+        """
+        number = len(self._commands)
+        if session is not None:
+            is_new = await self._send_within(session, command, component, number)
+            self._commands.append(command)
+            self._sent_within = number + 1
+            return is_new
+        self._commands.append(command)
+        return await self._outcome(command, component, number, timeout)
+
+    async def wait_for(
+        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
+    ) -> Outcome:
+        """Return the outcome of a command that was sent in a session, which is committed.
+
+        Where there is no outcome to answer with, the endpoint is ended as by `send`.
+
+        Args:
+            command: the command.
             component: the component that handles it.
             timeout: seconds to wait; None for those of the middleware.
 
         Raises:
-            UnknownTypeError: the component has no such command.
-            StoreError: the store refuses, or is away.
+            StoreError: the command was not sent, or its session is not committed, or the store is
+                away.
         """
-        message_id = self._id.command_id(self._sent)
-        self._sent += 1
+        if command not in self._commands:
+            raise StoreError(
+                "The command was not sent; send it with keyed.send(…, session=session)"
+            )
+        return await self._outcome(command, component, self._commands.index(command), timeout)
+
+    async def _send_within(
+        self, session: Any, command: DataclassInstance, component: Component[Any], number: int
+    ) -> bool:
+        """Send a command in a transaction of the application's; return whether it is new."""
+        in_autocommit = isinstance(session, AsyncConnection) and commits_at_once(session)
+        if in_autocommit or isinstance(session, AsyncConnectionPool):
+            raise autocommits()
+        store, message_id = AsyncMessageStore(session), self._id.command_id(number)
+        is_new = await ask(store, send(self._id.uuid, number, message_id))
+        if is_new is None:
+            raise StoreError(
+                "The request is not stored where the session's role can see it; give the session "
+                "the database and the role of the middleware"
+            )
+        if is_new:
+            try:
+                await store.send(command, component, id=message_id)
+            except MessageIdConflictError as error:
+                raise self._end(COMMAND_CONFLICT.problem()) from error
+            except _OF_THE_REQUEST as error:
+                raise self._end(COMMAND_REFUSED.problem()) from error
+        return is_new
+
+    async def _outcome(
+        self,
+        command: DataclassInstance,
+        component: Component[Any],
+        number: int,
+        timeout: float | None,
+    ) -> Outcome:
+        """Send a command, unless it is stored, and return its outcome."""
+        if not await self.is_committed():
+            raise StoreError(
+                "The session in which a command was sent is not committed, so its outcome would be "
+                "waited for in vain; commit first"
+            )
+        message_id = self._id.command_id(number)
         position = None
         try:
             entity_id = stream_name.identifier(component.entity_stream(command)) or ""

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from psycopg import Connection, Cursor, adapters, sql
-from psycopg.abc import AdaptContext, Buffer
-from psycopg.adapt import Dumper
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor, adapters, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
 
@@ -122,11 +122,39 @@ _DUMPERS = {
 }
 
 
-def array_cursor(connection: Connection[Any]) -> Cursor[tuple[Any, ...]]:
-    """Return a cursor that takes these arrays and returns tuples, however the connection is set."""
-    cursor = Cursor(connection, row_factory=tuple_row)
-    register_arrays(cursor)
-    return cursor
+def register_arrays(adapters_map: AdaptersMap) -> None:
+    """Let a connection, or the cursors of one, take arrays as parameters."""
+    for kind, dumper in _DUMPERS.items():
+        adapters_map.register_dumper(kind, dumper)
+
+
+# Those of psycopg, whatever a program or its framework registers.
+_ADAPTERS = AdaptersMap(adapters)
+register_arrays(_ADAPTERS)
+
+
+class ArrayCursor(Cursor[tuple[Any, ...]]):
+    """A cursor that takes these arrays and returns tuples, however the connection is set."""
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """The adapters."""
+        return _ADAPTERS
+
+
+class AsyncArrayCursor(AsyncCursor[tuple[Any, ...]]):
+    """The same in an event loop; see `ArrayCursor`."""
+
+    def __init__(self, connection: AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        """The adapters."""
+        return _ADAPTERS
 
 
 def fetch_all(
@@ -134,11 +162,4 @@ def fetch_all(
 ) -> list[tuple[Any, ...]]:
     """Execute a query that is not prepared, with such arrays as parameters, and return its rows."""
     with translated():
-        return array_cursor(connection).execute(query, parameters, prepare=False).fetchall()
-
-
-def register_arrays(context: AdaptContext) -> None:
-    """Let a cursor or connection take arrays as parameters."""
-    if context.adapters is not None:
-        for kind, dumper in _DUMPERS.items():
-            context.adapters.register_dumper(kind, dumper)
+        return ArrayCursor(connection).execute(query, parameters, prepare=False).fetchall()

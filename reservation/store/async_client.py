@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
-from psycopg.rows import tuple_row
+from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
 from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres import forks
+from reservation.postgres.arrays import AsyncArrayCursor
 from reservation.postgres.connection import (
     check_address,
     check_alive_async,
@@ -36,13 +36,15 @@ from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import QuestionMaker, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
-from reservation.store.statements import (
-    QUERIES,
-    Reading,
-    Statement,
-    prepare,
-    readable,
+from reservation.store.source import (
+    AsyncInTransaction,
+    async_connection_of,
+    autocommits,
+    check_async_source,
+    is_looked_up,
+    is_of_psycopg,
 )
+from reservation.store.statements import QUERIES, Reading, Statement, readable
 from reservation.store.writing.batch import WriteBatch
 from reservation.store.writing.gathering import Gathering
 from reservation.store.writing.sending import in_span
@@ -55,8 +57,8 @@ T = TypeVar("T")
 class AsyncMessageStore(AsyncWriter):
     """`MessageStore` in an event loop: the same names, arguments, results and errors.
 
-    Given a pool it takes a connection for each call and commits it. Given a connection it takes
-    part in whatever transaction that connection is in, and committing is the caller's.
+    Given a pool it takes a connection for each call and commits it. Given a connection or a session
+    it takes part in the transaction of that, and committing is the caller's.
     """
 
     @overload
@@ -70,12 +72,12 @@ class AsyncMessageStore(AsyncWriter):
 
     @overload
     def __init__(
-        self, source: AsyncConnection[Any], *, max_bytes: int = DEFAULT_MAX_BYTES
+        self, source: AsyncInTransaction, *, max_bytes: int = DEFAULT_MAX_BYTES
     ) -> None: ...
 
     def __init__(
         self,
-        source: AsyncConnectionPool[AsyncConnection[Any]] | AsyncConnection[Any],
+        source: AsyncConnectionPool[AsyncConnection[Any]] | AsyncInTransaction,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         gather: bool = False,
@@ -83,7 +85,8 @@ class AsyncMessageStore(AsyncWriter):
         """Prepare; nothing is asked of the database yet.
 
         Args:
-            source: a pool or a connection.
+            source: an asynchronous pool or connection of psycopg, or an `AsyncConnection` or
+                `AsyncSession` of SQLAlchemy.
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
             gather: whether messages that several tasks write to a category at the same time are
                 sent together, one statement after the other, each of at most 500 messages and one
@@ -91,15 +94,11 @@ class AsyncMessageStore(AsyncWriter):
                 sent as always.
 
         Raises:
-            StoreError: the source is something else, or is a connection and writes are to be
-                gathered.
+            StoreError: the source is something else, is of another driver or database, is bound to
+                several engines, or is no pool and writes are to be gathered.
         """
-        if not isinstance(source, AsyncConnection | AsyncConnectionPool):
-            raise StoreError(
-                f"An AsyncMessageStore takes a psycopg AsyncConnection or AsyncConnectionPool, not "
-                f"a {type(source).__name__}"
-            )
-        if gather and isinstance(source, AsyncConnection):
+        check_async_source(source)
+        if gather and not isinstance(source, AsyncConnectionPool):
             raise StoreError(
                 "Writes on a connection of the caller's are part of its transaction, so they "
                 "cannot be gathered; give an AsyncConnectionPool, or leave gather out"
@@ -277,11 +276,12 @@ class AsyncMessageStore(AsyncWriter):
                 statement = make()
                 exchange.ids, exchange.expects = statement.ids, statement.expects
                 exchange.commits = commits_at_once(connection)
+                if exchange.commits and statement.ids and not is_of_psycopg(self._source):
+                    raise autocommits()
                 query = statement.query
                 if statement.committing is not None and may_commit_within(connection):
                     query, exchange.commits_within = statement.committing, True
-                # Not the connection's own kind of cursor and row, which may be any.
-                cursor = prepare(AsyncCursor(connection, row_factory=tuple_row), statement)
+                cursor = AsyncArrayCursor(connection)
                 try:
                     await cursor.execute(query, statement.parameters, prepare=False, binary=True)
                 except psycopg.Error as error:
@@ -289,7 +289,7 @@ class AsyncMessageStore(AsyncWriter):
                         await cursor.execute(QUERIES["flush"], prepare=False)
                     raise
                 rows = await cursor.fetchall()
-                exchange.commits = connection is not self._source  # a pool's may be committed next
+                exchange.commits = isinstance(self._source, AsyncConnectionPool)
         return statement.read(rows)
 
     @asynccontextmanager
@@ -299,11 +299,11 @@ class AsyncMessageStore(AsyncWriter):
             raise forks.inherited("What this AsyncMessageStore was given", forks.STORE)
         if self._is_new:
             await self._open_pool()
-        if isinstance(self._source, AsyncConnection):
-            yield self._source
-        else:
+        if isinstance(self._source, AsyncConnectionPool):
             async with self._source.connection() as connection:
                 yield connection
+        else:
+            yield await async_connection_of(self._source)
 
     async def _close(self) -> None:
         if self._listener is not None:
@@ -317,7 +317,7 @@ class AsyncMessageStore(AsyncWriter):
         if self._gathering is not None:
             self._gathering = Gathering(self._send)
         if self._make_pool is None:
-            self._is_inherited = True
+            self._is_inherited = not is_looked_up(self._source)
         elif isinstance(self._source, AsyncConnectionPool) and not self._source.closed:
             forks.leave(self._source)
             self._source, self._is_new = self._make_pool(), True

@@ -8,13 +8,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
-from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres import forks
+from reservation.postgres.arrays import ArrayCursor
 from reservation.postgres.connection import (
     check_address,
     check_alive,
@@ -38,13 +37,15 @@ from reservation.store.answers.listeners import Listeners
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import QuestionMaker, question_of
 from reservation.store.answers.waiting import wait
-from reservation.store.statements import (
-    QUERIES,
-    Reading,
-    Statement,
-    prepare,
-    readable,
+from reservation.store.source import (
+    InTransaction,
+    autocommits,
+    check_source,
+    connection_of,
+    is_looked_up,
+    is_of_psycopg,
 )
+from reservation.store.statements import QUERIES, Reading, Statement, readable
 from reservation.store.writing.batch import WriteBatch, portions
 from reservation.store.writing.scheduling import ScheduledRow, schedule_rows
 from reservation.store.writing.sending import in_span
@@ -59,31 +60,28 @@ DEFAULT_BATCH_SIZE = 2000
 class MessageStore(Writer):
     """Writes to and reads from the streams and categories of one database.
 
-    Given a pool it takes a connection for each call and commits it. Given a connection it takes
-    part in whatever transaction that connection is in, and committing is the caller's.
-    `AsyncMessageStore` is the same for programs that run in an event loop.
+    Given a pool it takes a connection for each call and commits it. Given a connection or a session
+    it takes part in the transaction of that, and committing is the caller's. `AsyncMessageStore` is
+    the same for programs that run in an event loop.
     """
 
     def __init__(
         self,
-        source: ConnectionPool[Connection[Any]] | Connection[Any],
+        source: ConnectionPool[Connection[Any]] | InTransaction,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         """Prepare; nothing is asked of the database yet.
 
         Args:
-            source: a pool or a connection.
+            source: a pool or a connection of psycopg, or a connection or a session of SQLAlchemy.
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            StoreError: the source is something else.
+            StoreError: the source is something else, is of another driver or database, or is bound
+                to several engines.
         """
-        if not isinstance(source, Connection | ConnectionPool):
-            raise StoreError(
-                f"A MessageStore takes a psycopg Connection or ConnectionPool, not a "
-                f"{type(source).__name__}; AsyncMessageStore takes those of an event loop"
-            )
+        check_source(source)
         self._source = source
         self._max_bytes = max_bytes
         self._listeners: Listeners | None = None
@@ -122,6 +120,24 @@ class MessageStore(Writer):
         store._make_pool = make_pool
         store._open_pool()
         return store
+
+    @classmethod
+    def django(cls, using: str = "default", *, max_bytes: int = DEFAULT_MAX_BYTES) -> Self:
+        """Return a store that writes in the transaction of a Django connection.
+
+        It can be made once for a whole program: each thread has its own connection.
+
+        Args:
+            using: the alias of the connection in ``DATABASES``.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+
+        Raises:
+            StoreError: the connection is one to another database than PostgreSQL.
+        """
+        from django.db import connections
+        from django.utils.connection import ConnectionProxy
+
+        return cls(ConnectionProxy(connections, using), max_bytes=max_bytes)
 
     def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
@@ -367,14 +383,15 @@ class MessageStore(Writer):
             self._connection() as connection,
         ):
             sent.commits = commits_at_once(connection)
+            if sent.commits and statement.ids and not is_of_psycopg(self._source):
+                raise autocommits()
             check_encoding(connection)
             if before or (statement.repeated and keeps_statements(connection)):
                 return statement.read(exchange(connection, [*before, statement.request])[-1].rows)
             query = statement.query
             if statement.committing is not None and may_commit_within(connection):
                 query, sent.commits_within = statement.committing, True
-            # The connection may have any kind of cursor and row.
-            cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
+            cursor = ArrayCursor(connection)
             try:
                 cursor.execute(query, statement.parameters, prepare=False, binary=True)
             except psycopg.Error as error:
@@ -382,7 +399,7 @@ class MessageStore(Writer):
                     cursor.execute(QUERIES["flush"], prepare=False)
                 raise
             rows = cursor.fetchall()
-            sent.commits = connection is not self._source  # a pool's may be committed next
+            sent.commits = isinstance(self._source, ConnectionPool)  # which commits next
         return statement.read(rows)
 
     @contextmanager
@@ -392,17 +409,17 @@ class MessageStore(Writer):
             raise forks.inherited("What this MessageStore was given", forks.STORE)
         if self._is_new:
             self._open_pool()
-        if isinstance(self._source, Connection):
-            yield self._source
-        else:
+        if isinstance(self._source, ConnectionPool):
             with self._source.connection() as connection:
                 yield connection
+        else:
+            yield connection_of(self._source)
 
     def _let_go(self) -> None:
         """Take a pool of this process's own, if the store opened it; called in a fork."""
         self._listeners = None
         if self._make_pool is None:
-            self._is_inherited = True
+            self._is_inherited = not is_looked_up(self._source)
         elif isinstance(self._source, ConnectionPool) and not self._source.closed:
             forks.leave(self._source)
             self._source, self._is_new = self._make_pool(), True

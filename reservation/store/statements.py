@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from psycopg import Connection
-from psycopg.abc import AdaptContext
 
 from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import Array, IntArray, TextArray, UuidArray, register_arrays
+from reservation.postgres.arrays import IntArray, TextArray, UuidArray
 from reservation.postgres.error_translation import translated
 from reservation.postgres.exchange.exchange import exchange
 from reservation.postgres.exchange.request import Request
@@ -73,8 +72,6 @@ class Statement(Generic[T_co]):
 # A read of several batches: the next statement, given the batch that the last one returned.
 Reading = Generator[Statement[list[StoredMessage]], list[StoredMessage], None]
 
-C = TypeVar("C", bound=AdaptContext)
-
 
 def run(connection: Connection[Any], statement: Statement[T_co]) -> T_co:
     """Run a statement on a connection, and return its result."""
@@ -90,13 +87,6 @@ def run_together(connection: Connection[Any], statements: Sequence[Statement[Any
     return [
         statement.read(answer.rows) for statement, answer in zip(statements, answers, strict=True)
     ]
-
-
-def prepare(cursor: C, statement: Statement[Any]) -> C:
-    """Return the cursor, prepared for the statement's parameters."""
-    if any(isinstance(parameter, Array) for parameter in statement.parameters):
-        register_arrays(cursor)
-    return cursor
 
 
 def after(reading: Reading, batch: list[StoredMessage]) -> Statement[list[StoredMessage]] | None:

@@ -32,8 +32,9 @@ EXECUTE: reservation.answer_http_request, reservation.ask, reservation.begin_htt
   reservation.log_record, reservation.may_insert, reservation.may_read, reservation.next_revision,
   reservation.notice_channel, reservation.notice_lock, reservation.outcome,
   reservation.park_http_request, reservation.schedule_message, reservation.schedule_messages,
-  reservation.send_messages, reservation.send_scheduled, reservation.write_each,
-  reservation.write_message, reservation.write_messages
+  reservation.send_http_command, reservation.send_messages, reservation.send_scheduled,
+  reservation.sent_http_commands, reservation.write_each, reservation.write_message,
+  reservation.write_messages
 """)
 CONSUMER = rights_of("""
 SELECT INSERT UPDATE: reservation.dead_letters, reservation.groups, reservation.leases,

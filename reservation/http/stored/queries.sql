@@ -10,6 +10,12 @@ FROM reservation.http_request(%s)
 SELECT fingerprint, parked, parked_content, stored_status, stored_headers, stored_body
 FROM reservation.answer_http_request(%s, %s, %s, %s)
 
+-- name: send
+SELECT reservation.send_http_command(%s, %s)
+
+-- name: sent
+SELECT reservation.sent_http_commands(%s)
+
 -- name: park
 SELECT reservation.park_http_request(%s, %s, %s)
 

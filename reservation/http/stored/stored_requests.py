@@ -54,6 +54,19 @@ def answer(request: uuid.UUID, given: HttpAnswer) -> Statement[StoredRequest | N
     return Statement(QUERIES["answer"], [request, given.status, headers, given.body], _stored)
 
 
+def send(request: uuid.UUID, number: int, message_id: uuid.UUID) -> Statement[bool | None]:
+    """Return the statement that records that the caller's transaction sends a command.
+
+    Its result is whether no transaction did before; None if the request is not recorded there.
+    """
+    return Statement(QUERIES["send"], [request, number], lambda rows: rows[0][0], [message_id])
+
+
+def sent(request: uuid.UUID) -> Statement[int]:
+    """Return the statement that counts the commands that committed transactions have sent."""
+    return Statement(QUERIES["sent"], [request], lambda rows: rows[0][0] or 0)
+
+
 def park(request: uuid.UUID, parked: Parked) -> Statement[None]:
     """Return the statement that keeps a request until it is answered."""
     shown = {"method": parked.method, "target": parked.target, "headers": parked.headers}

@@ -116,6 +116,12 @@ COMMAND_CONFLICT = ProblemKind(
 ANSWER_TOO_LARGE = ProblemKind(
     500, "answer-too-large", "The answer is too long to be stored, so it is not given"
 )
+NOT_COMMITTED = ProblemKind(
+    500,
+    "not-committed",
+    "The request was answered before its transaction was committed",
+    "Send it again later, with the same key.",
+)
 STORE_UNAVAILABLE = ProblemKind(
     503,
     "store-unavailable",

@@ -14,7 +14,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, PipelineStatus
 from psycopg.pq.abc import PGresult
 
-from reservation.postgres.arrays import array_cursor
+from reservation.postgres.arrays import ArrayCursor
 from reservation.postgres.exchange.keeping_connection import (
     End,
     KeepingConnection,
@@ -101,7 +101,7 @@ def _answers(
 
 
 def _execute(connection: Connection[Any], request: Request) -> Answer:
-    cursor = array_cursor(connection)
+    cursor = ArrayCursor(connection)
     failure: Exception | None = None
     try:
         cursor.execute(request.query, request.parameters, prepare=False, binary=True)

@@ -43,7 +43,7 @@ class KeepingConnection(Connection[Any]):
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
         self.end = End.OPEN
-        register_arrays(self)
+        register_arrays(self.adapters)
 
     def commit(self) -> None:
         """Commit; refused in `transaction_of`, whose end that is."""

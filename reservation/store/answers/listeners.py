@@ -30,7 +30,8 @@ def check_free(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     if in_transaction or not connection.autocommit:
         raise StoreError(
             "Waiting for an outcome in a transaction could wait for ever: what is written in it is "
-            "handled only after its commit; commit first, and wait with a connection in autocommit"
+            "handled only after its commit; commit first, and wait with a store from open(), or on "
+            "a connection in autocommit"
         )
 
 

@@ -38,7 +38,9 @@ GRANT EXECUTE ON ROUTINE
   reservation.http_request(uuid),
   reservation.begin_http_request(uuid, bytea),
   reservation.answer_http_request(uuid, integer, jsonb, bytea),
-  reservation.park_http_request(uuid, jsonb, bytea)
+  reservation.park_http_request(uuid, jsonb, bytea),
+  reservation.send_http_command(uuid, integer),
+  reservation.sent_http_commands(uuid)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);

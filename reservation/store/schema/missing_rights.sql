@@ -138,7 +138,8 @@ WITH senders AS (
            'expect_no_notice',
            'schedule_messages', 'schedule_message', 'send_scheduled', 'cancel_scheduled',
            'cancel_sent',
-           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request'))
+           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request',
+           'send_http_command', 'sent_http_commands'))
     OR s.nspname = 'message_store' AND p.proname = ANY (CASE k.kind
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']
       WHEN 'operator' THEN ARRAY['message_store_version']

@@ -32,7 +32,8 @@ BEGIN
           'cancel_scheduled', 'cancel_sent', 'next_scheduled', 'lock_scheduled', 'forget_scheduled',
           'try_scheduled_singly', 'put_off_scheduled',
           -- HTTP requests
-          'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request']),
+          'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request',
+          'send_http_command', 'sent_http_commands']),
         (in_order, ARRAY[
           -- the next messages of a category or a stream
           'read_stream', 'read_category', 'read_category_part', 'read_part', 'read_commands', 'keys_of_next',
