@@ -151,7 +151,7 @@ class KeyedRequest:
         command: DataclassInstance,
         component: Component[Any],
         *,
-        session: AsyncInTransaction | None = None,
+        session: "AsyncInTransaction | None" = None,
         timeout: float | None = None,
     ) -> Outcome | bool:
         """Send a command and return its outcome, once it is handled or rejected.
