@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import subprocess
 import sys
 import tomllib
 import types
@@ -46,6 +47,8 @@ OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-c
 KILLING = "docs/how-to/crash-test.md"
 # That of other tools runs with Spark, `tests/spark/test_pipelines_page.py`, and in `make soak`.
 PIPELINES = "docs/how-to/pipelines.md"
+# Django has one set of settings in a process, so its page has one of its own.
+DJANGO = "docs/how-to/use-django.md"
 
 
 @pytest.fixture
@@ -63,11 +66,26 @@ def environment(database_url, monkeypatch, tmp_path):
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     "name",
-    [name for name in NAMES if name not in (KILLING, PIPELINES) and blocks(ROOT / name, "python")],
+    [
+        name
+        for name in NAMES
+        if name not in (KILLING, PIPELINES, DJANGO) and blocks(ROOT / name, "python")
+    ],
 )
 def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
     """The Python blocks of a page run in order; those headed by a file's name form a file."""
     run_python_of(ROOT / name, tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_python_of_the_page_of_django_runs_as_it_stands(tmp_path):
+    """The same for the page that sets Django up, in a process."""
+    settings, *others = (block.text for block in blocks(ROOT / DJANGO, "python"))
+    assert settings.startswith("# settings.py\n")
+    (tmp_path / "settings.py").write_text(settings)
+    program = [sys.executable, "-W", "error", "-c", "\n".join(others)]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def run_python_of(page, tmp_path, monkeypatch):
