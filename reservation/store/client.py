@@ -137,7 +137,8 @@ class MessageStore(Writer):
         from django.db import connections
         from django.utils.connection import ConnectionProxy
 
-        return cls(ConnectionProxy(connections, using), max_bytes=max_bytes)
+        connection: Any = ConnectionProxy(connections, using)  # Any: Django has no types
+        return cls(connection, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""

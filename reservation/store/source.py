@@ -13,18 +13,15 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from reservation.errors import StoreError
 
 if TYPE_CHECKING:
-    import sqlalchemy.ext.asyncio as sqlalchemy_async
-    from sqlalchemy import Connection as SqlalchemyConnection
-    from sqlalchemy.orm import Session, scoped_session
+    import sqlalchemy
+    import sqlalchemy.ext.asyncio as aio
+    from sqlalchemy import orm
 
-# A Django connection is one too, but Django has no types.
-InTransaction: TypeAlias = (
-    "Connection[Any] | SqlalchemyConnection | Session | scoped_session[Session]"
-)
-AsyncInTransaction: TypeAlias = (
-    "AsyncConnection[Any] | sqlalchemy_async.AsyncConnection | sqlalchemy_async.AsyncSession"
-    " | sqlalchemy_async.async_scoped_session[sqlalchemy_async.AsyncSession]"
-)
+# What has a transaction. A Django connection does too, but Django has no types.
+Session: TypeAlias = "orm.Session | orm.scoped_session[orm.Session]"
+InTransaction: TypeAlias = "Connection[Any] | sqlalchemy.Connection | Session"
+AsyncSession: TypeAlias = "aio.AsyncSession | aio.async_scoped_session[aio.AsyncSession]"
+AsyncInTransaction: TypeAlias = "AsyncConnection[Any] | aio.AsyncConnection | AsyncSession"
 
 _SYNC, _ASYNC = (Connection, ConnectionPool), (AsyncConnection, AsyncConnectionPool)
 

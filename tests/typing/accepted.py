@@ -9,8 +9,12 @@ from typing import Any, Literal, Self, assert_type
 from uuid import UUID
 
 import psycopg
+import sqlalchemy
+import sqlalchemy.ext.asyncio as sqlalchemy_async
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 import consumers
 from consumers.testing import run_in_memory
@@ -30,6 +34,7 @@ from reservation import (
     Upcast,
     Write,
 )
+from reservation.http import KeyedRequest
 from reservation.strategies import (
     MessageIdInEvents,
     PositionInEvents,
@@ -366,6 +371,29 @@ def read(database_url: str) -> list[Deposit]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         messages = MessageStore(connection).read_category("account:command")
         return [message.decode(Deposit) for message in messages]
+
+
+def send_in_a_session(
+    session: Session, sessions: scoped_session[Session], connection: sqlalchemy.Connection
+) -> None:
+    MessageStore(session).send(Open("1"), account)
+    MessageStore(sessions)
+    MessageStore(connection)
+    assert_type(MessageStore.django(using="other"), MessageStore)
+
+
+async def send_in_an_async_session(
+    session: AsyncSession,
+    sessions: async_scoped_session[AsyncSession],
+    connection: sqlalchemy_async.AsyncConnection,
+    keyed: KeyedRequest,
+) -> None:
+    await AsyncMessageStore(session).send(Open("1"), account)
+    AsyncMessageStore(sessions)
+    AsyncMessageStore(connection)
+    assert_type(await keyed.send(Open("1"), account, session=session), bool)
+    assert_type(await keyed.send(Open("1"), account, timeout=1.0), Outcome)
+    assert_type(await keyed.wait_for(Open("1"), account), Outcome)
 
 
 def decode(message: StoredMessage) -> Decimal:

@@ -12,6 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from psycopg import AsyncConnection
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 import consumers
 from consumers.testing import run_in_memory
@@ -28,6 +31,7 @@ from reservation import (
     StoredMessage,
     Upcast,
 )
+from reservation.http import KeyedRequest
 from reservation.strategies import Processed
 from reservation.testing import given
 
@@ -256,13 +260,13 @@ account.message(Plain, Opened)  # mypy: arg-type, pyright: reportArgumentType
 Upcast(upcasts_in_place, when=str)  # mypy: arg-type, pyright: reportArgumentType
 Upcast(dict)  # mypy: call-arg, pyright: reportCallIssue
 account.project(Opened, former_names="Begun")  # mypy: call-arg, pyright: reportCallIssue
-account.handle(
+account.handle(  # mypy: call-overload, pyright: reportCallIssue
     Open, once=None, former_names="Begin"
-)  # mypy: call-overload, pyright: reportCallIssue
+)
 account.initiate(Open, volatile="time")  # mypy: call-arg, pyright: reportCallIssue
-account.message(
+account.message(  # mypy: call-overload, pyright: reportCallIssue
     Opened, Deposited, former_names="Begun"
-)  # mypy: call-overload, pyright: reportCallIssue
+)
 account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
 
 
@@ -271,6 +275,19 @@ account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
 
 def gathers(connection: AsyncConnection[Any]) -> None:
     AsyncMessageStore(connection, gather=True)  # mypy: call-overload, pyright: reportArgumentType
+
+
+def borrows(session: Session, other: AsyncSession, engine: Engine) -> None:
+    MessageStore(engine)  # mypy: arg-type, pyright: reportArgumentType
+    MessageStore(other)  # mypy: arg-type, pyright: reportArgumentType
+    AsyncMessageStore(session)  # mypy: call-overload, pyright: reportArgumentType
+    AsyncMessageStore(other, gather=True)  # mypy: call-overload, pyright: reportArgumentType
+
+
+async def sends(keyed: KeyedRequest, one: Session, other: AsyncSession) -> None:
+    a = Open("1")
+    await keyed.send(a, account, session=one)  # mypy: call-overload, pyright: reportArgumentType
+    await keyed.send(a, account, session=1)  # mypy: call-overload, pyright: reportArgumentType
 
 
 # Questions.
