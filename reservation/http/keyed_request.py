@@ -94,7 +94,7 @@ class KeyedRequest:
         self._link = link
         self._is_polled = is_polled
         self._commands: list[object] = []
-        self._sent_within = 0  # how many commands there were after the last one in a session
+        self._in_sessions: set[int] = set()  # which of them, by number, are sent in sessions
         self._unanswered: Problem | Pending | None = None
 
     @Dependency
@@ -128,11 +128,16 @@ class KeyedRequest:
         """The reason not to answer yet; None without one."""
         return self._unanswered
 
-    async def is_committed(self) -> bool:
-        """Return whether the sessions in which commands were sent are committed."""
-        if not self._sent_within:
+    async def is_committed(self, number: int | None = None) -> bool:
+        """Return whether the last session, and that of a command, are committed.
+
+        Args:
+            number: the number of the command; None for the last session alone.
+        """
+        if not self._in_sessions:
             return True
-        return await ask(self._store, sent(self._id.uuid)) >= self._sent_within
+        asked = {max(self._in_sessions), *self._in_sessions & {number}}
+        return asked <= await ask(self._store, sent(self._id.uuid))
 
     @overload
     async def send(
@@ -186,7 +191,7 @@ class KeyedRequest:
         if session is not None:
             is_new = await self._send_within(session, command, component, number)
             self._commands.append(command)
-            self._sent_within = number + 1
+            self._in_sessions.add(number)
             return is_new
         self._commands.append(command)
         return await self._outcome(command, component, number, timeout)
@@ -244,7 +249,7 @@ class KeyedRequest:
         timeout: float | None,
     ) -> Outcome:
         """Send a command, unless it is stored, and return its outcome."""
-        if not await self.is_committed():
+        if not await self.is_committed(number):
             raise StoreError(
                 "The session in which a command was sent is not committed, so its outcome would be "
                 "waited for in vain; commit first"

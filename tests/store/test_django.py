@@ -1,6 +1,8 @@
 """A store on a connection of Django, in the transaction of an atomic block."""
 
 import os
+import subprocess
+import sys
 import threading
 import types
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from reservation import AsyncMessageStore, MessageStore
 from reservation.errors import ExpectedVersionError, StoreError
 from tests.store.test_sqlalchemy import AUTOCOMMIT, refused
 from tests.support.controls import COMMANDS, deposit, withdraw
+from tests.support.pages import ROOT
 
 URLS = types.ModuleType("urls")
 
@@ -214,21 +217,35 @@ def test_a_connection_that_was_closed_is_opened_again(connection):
     assert found(connection) == (["d1", "d3"], [])
 
 
-def test_a_store_that_was_made_before_a_fork_is_used_in_it(connection):
+FORKING = """
+import os, sys
+import django
+from django.conf import settings
+from django.db import transaction
+from psycopg.conninfo import conninfo_to_dict
+from reservation import MessageStore
+from tests.support.controls import COMMANDS, deposit
+known = conninfo_to_dict(sys.argv[1])
+database = {"NAME": known.pop("dbname"), "OPTIONS": known}
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", **database}})
+django.setup()
+store = MessageStore.django()
+child = os.fork()
+assert not child or os.waitpid(child, 0)[1] == 0
+with transaction.atomic():
+    store.write(deposit("parent" if child else "child"), COMMANDS)
+"""
+
+
+def test_a_store_that_was_made_before_a_fork_is_used_in_it(database_url, connection):
     """A program that makes its store when it is imported, and forks, may use it in both."""
-    django_connection.close()
-    child = os.fork()
-    if not child:
-        try:
-            with transaction.atomic():
-                STORE.write(deposit("d1"), COMMANDS)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    with transaction.atomic():
-        STORE.write(deposit("d2"), COMMANDS)
-    assert found(connection) == (["d1", "d2"], [])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    subprocess.run(
+        [sys.executable, "-c", FORKING, database_url],
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert found(connection) == (["child", "parent"], [])
 
 
 def test_what_django_set_on_the_connection_stays():

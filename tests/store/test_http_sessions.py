@@ -47,7 +47,7 @@ def post(address, key="k", *, amount=10, timeout=PATIENCE):
 
 
 COUNTS = """
-SELECT (SELECT coalesce(sum(sent), 0) FROM reservation.http_requests),
+SELECT (SELECT coalesce(sum(cardinality(sent)), 0) FROM reservation.http_requests),
        (SELECT count(*) FROM message_store.messages
         WHERE message_store.category(stream_name) = 'account:command'),
        (SELECT count(*) FROM receipts)
@@ -187,6 +187,26 @@ def test_several_commands_are_part_of_a_transaction(database_url, connection):
         assert counts(connection) == (2, 2, 2)
         assert post(address).status_code == 201
     assert counts(connection) == (3, 3, 3)
+
+
+def test_a_command_that_a_savepoint_took_away_is_not_sent_by_waiting(database_url, connection):
+    """Of two commands the one that was rolled back is not there, and cannot be waited for."""
+
+    async def endpoint(request, keyed, session, command):
+        other = Deposit(keyed.key + "2", "123", 1)
+        async with session.begin():
+            savepoint = await session.begin_nested()
+            assert await keyed.send(command, account, session=session)
+            await savepoint.rollback()
+            assert await keyed.send(other, account, session=session)
+        with pytest.raises(StoreError, match="not committed"):
+            await keyed.wait_for(command, account)
+        return rendered(await keyed.wait_for(other, account), "1")
+
+    app = session_app(database_url, endpoint=endpoint)
+    with consuming(database_url), serving(app) as address:
+        assert post(address).status_code == 201
+    assert counts(connection) == (1, 1, 0)
 
 
 def test_an_answer_before_the_commit_is_not_given(database_url, connection):

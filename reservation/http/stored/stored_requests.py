@@ -62,9 +62,9 @@ def send(request: uuid.UUID, number: int, message_id: uuid.UUID) -> Statement[bo
     return Statement(QUERIES["send"], [request, number], lambda rows: rows[0][0], [message_id])
 
 
-def sent(request: uuid.UUID) -> Statement[int]:
-    """Return the statement that counts the commands that committed transactions have sent."""
-    return Statement(QUERIES["sent"], [request], lambda rows: rows[0][0] or 0)
+def sent(request: uuid.UUID) -> Statement[set[int]]:
+    """Return the statement that asks which commands committed transactions have sent."""
+    return Statement(QUERIES["sent"], [request], lambda rows: {*(rows[0][0] or ())})
 
 
 def park(request: uuid.UUID, parked: Parked) -> Statement[None]:

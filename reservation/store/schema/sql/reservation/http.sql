@@ -56,7 +56,7 @@ BEGIN
 END
 $$;
 
--- Records, in a transaction of the application's, that it sends a command of a request; the first has the number 0.
+-- Records, in a transaction of the application, that it sends a command of a request; they are numbered from 0.
 -- Returns whether no transaction did before, and NULL if there is no such request.
 CREATE OR REPLACE FUNCTION reservation.send_http_command(id uuid, number integer) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -64,14 +64,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-  UPDATE reservation.http_requests h SET sent = number + 1
-  WHERE h.role = reservation.http_role()::regrole AND h.id = send_http_command.id AND h.sent <= number;
+  UPDATE reservation.http_requests h SET sent = h.sent || number
+  WHERE h.role = reservation.http_role()::regrole AND h.id = send_http_command.id AND number <> ALL (h.sent);
   RETURN FOUND OR CASE WHEN reservation.sent_http_commands(send_http_command.id) IS NOT NULL THEN false END;
 END
 $$;
 
--- How many commands of a request committed transactions of the application's sent; NULL if there is none.
-CREATE OR REPLACE FUNCTION reservation.sent_http_commands(id uuid) RETURNS integer
+-- The commands of a request that were sent in transactions of the application; NULL if there is no such request.
+CREATE OR REPLACE FUNCTION reservation.sent_http_commands(id uuid) RETURNS integer[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$

@@ -340,7 +340,7 @@ CREATE TABLE reservation.http_requests (
   id uuid NOT NULL,
   fingerprint bytea NOT NULL,  -- of method, target and content
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  sent smallint NOT NULL DEFAULT 0,  -- how many of its commands the application's own transactions sent
+  sent integer[] NOT NULL DEFAULT '{}',  -- which of its commands were sent in transactions of the application
   -- The request, where a client was sent away before there was an answer; until there is one.
   parked jsonb,
   parked_content bytea,
