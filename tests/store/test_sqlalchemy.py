@@ -373,9 +373,8 @@ def test_a_connection_of_another_driver_is_refused(database_url):
     @in_loop
     async def refuse():
         known = settings(database_url)
-        own = await asyncpg.connect(
-            user=known["user"], database=known["dbname"], host=known["host"]
-        )
+        same = {name: known.get(name) for name in ("user", "password", "host", "port")}
+        own = await asyncpg.connect(database=known["dbname"], **same)
         assert refused(lambda: AsyncMessageStore(own)) == (
             f"{ASYNC}Connection; connect with psycopg 3 instead of asyncpg"
         )
