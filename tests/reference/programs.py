@@ -30,6 +30,9 @@ RAISED: dict[str, type[BaseException]] = {
     )
 }
 
+# Characters of a key behind which no further command is made.
+LONGEST_KEY = 60
+
 
 @dataclass(frozen=True)
 class Change:
@@ -181,7 +184,8 @@ def make(step: Make, made: dict[str, Any], events: list[Any], context: Any) -> A
     command = made["command"]
     source = made[step.source] or command
     if step.to == "command":
-        if made["left"] <= 0:  # so that it comes to an end
+        # So that it comes to an end, also where the program changes the amount after the write.
+        if made["left"] <= 0 or len(command.key) > LONGEST_KEY:
             return made["made"]
         type_ = COMMANDS[step.type]
         message = follow(command, type_, amount=made["left"] - 1, key=f"{command.key}.{step.name}")
