@@ -104,7 +104,7 @@ def consumer(
         batch = BatchRunner(ConsumerContext.of(session.connection, declared, category))
 
         def step() -> int:
-            results = batch.run(membership.positions, CONSUMED, goes_on=lambda: True)
+            results = batch.run(membership.positions, CONSUMED, may_continue=lambda: True)
             return sum(result.read for result in results)
 
         yield step
