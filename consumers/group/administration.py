@@ -131,7 +131,7 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
                 "limit": MOST_COUNTED,
                 "before": list(before),
                 "after": list(after),
-                "former_positions": None if former_positions is None else list(former_positions),
+                "former_positions": _array(former_positions),
             },
         ).fetchall()
     ((skipped, redelivered, at_least),) = rows
