@@ -1,7 +1,10 @@
 """The glossary has the words of the public names, commands and options, each once."""
 
+import ast
 import importlib
 import re
+from collections import Counter
+from pathlib import Path
 
 import click
 
@@ -74,3 +77,23 @@ def test_every_public_word_is_in_the_glossary():
     known = {_stem(word) for word in _words(page)} | {_stem(word) for word in _words(ORDINARY)}
     unknown = {word: place for word, place in _named().items() if _stem(word) not in known}
     assert unknown == {}
+
+
+def test_no_two_classes_have_one_name():
+    """A class of the product is found by its name alone; a private one is its module's."""
+    packages = map(importlib.import_module, ("reservation", "consumers", "cli", "spark_jobs"))
+    folders = [Path(package.__file__).parent for package in packages]
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert len(names) > 400
+    assert [name for name, times in names.items() if times > 1 and name[0] != "_"] == []
+
+
+def test_the_pages_stay_short():
+    """All pages but the two generated ones have 35,000 words outside of examples at most."""
+    generated = {"cli.md", "api.md"}
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in generated]
+    prose = [re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL) for path in pages]
+    words = [word for text in prose for word in text.split() if re.search(r"\w", word)]
+    assert 10_000 < len(words) <= 35_000
