@@ -8,12 +8,16 @@ import dataclasses
 import random
 import uuid
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from psycopg import Connection
+import psycopg
+from psycopg import AsyncConnection, Connection
 
+from reservation.blocks.connected import Connect, connected_by
+from reservation.blocks.savepoint import missing
 from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
@@ -27,6 +31,9 @@ from reservation.messages.stream_name import category
 from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing.scheduling import ScheduledWrite, check_when
 from reservation.store.writing.write import Receiver, Write, stream_to
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
 
 M = TypeVar("M")
 
@@ -66,9 +73,11 @@ class Context:
         message: the stored message that is handled.
         writes: the further messages that the handler wrote, in order.
         scheduled: those that it scheduled, in order.
+        noted: the faults of the environment that the handler's blocks met.
     """
 
     __slots__ = (
+        "_connect",
         "_connection",
         "_entity_stream",
         "_gave",
@@ -77,6 +86,7 @@ class Context:
         "_replies_to",
         "_unordered",
         "message",
+        "noted",
         "scheduled",
         "writes",
     )
@@ -87,6 +97,7 @@ class Context:
         *,
         entity_stream: str = "",
         connection: Connection[Any] | None = None,
+        connect: Connect | None = None,
         given: HandlerInputs | None = None,
         unordered: bool = False,
         replies_to: Collection[str] = (),
@@ -97,6 +108,7 @@ class Context:
             message: the stored message that is handled.
             entity_stream: the stream that the handler's events go to.
             connection: a connection in the transaction that holds what the handler writes.
+            connect: what gives an async handler a connection, such as a pool's ``connection``.
             given: what an earlier handling of the same message was given, to be given again.
             unordered: whether later messages of the entity may have been handled before.
             replies_to: the categories that the component may reply to.
@@ -110,7 +122,9 @@ class Context:
         self.scheduled: Sequence[ScheduledWrite] = ()
         self._entity_stream = entity_stream
         self._connection = connection
+        self._connect = connect
         self._gave = False
+        self.noted: list[psycopg.Error] = []
 
     @property
     def sequence(self) -> int:
@@ -164,11 +178,78 @@ class Context:
         if self._connection is None:
             raise HandlerError(
                 f"There is no connection for {self.message}: a handler with StateBased or "
-                f"async def has none; in a test, make the context with "
-                f"Context(message, connection=connection)"
+                f"async def has none, and async def has context.connected(); in a test, make the "
+                f"context with Context(message, connection=connection)"
             )
         self._gave = True
         return self._connection
+
+    def session(self) -> AbstractContextManager["orm.Session"]:
+        """Return a block with a session of SQLAlchemy in the transaction of the batch.
+
+        ``with context.session() as session:``. What is pending is flushed when the block ends, and
+        committed with the events. An exception that leaves the block, ``session.rollback()`` and
+        ``session.close()`` take back what was done in it. Each block has a session of its own.
+
+        Raises:
+            HandlerError: there is no connection, see `connection`, or SQLAlchemy is not installed;
+                in the block, the session was committed, or a statement that failed was ignored.
+        """
+        connection = self.connection
+        try:
+            from reservation.blocks.sqlalchemy_session import session_on
+        except ModuleNotFoundError as error:
+            block = "context.session()"
+            raise missing(self.message, block, "SQLAlchemy 2", "sqlalchemy") from error
+        return session_on(connection, self.message, self.noted)
+
+    def django(self, using: str = "default") -> AbstractContextManager[None]:
+        """Return a block in which Django's ORM works in the transaction of the batch.
+
+        ``with context.django():``. It is an atomic block, whose rows are committed with the events.
+        An exception that leaves it takes back what was done in it.
+
+        Args:
+            using: the alias in ``DATABASES``, of the message store's database.
+
+        Raises:
+            HandlerError: there is no connection, see `connection`, or Django is not installed; in
+                the block, the alias is of another database, the transaction was committed, a
+                statement that failed was ignored, or ``on_commit`` was called.
+        """
+        connection = self.connection
+        try:
+            from reservation.blocks.django_connection import django_on
+        except ModuleNotFoundError as error:
+            raise missing(self.message, "context.django()", "Django 5", "django") from error
+        return django_on(connection, self.message, self.noted, using)
+
+    def connected(self) -> AbstractAsyncContextManager[AsyncConnection[Any]]:
+        """Return a block with a connection of an async handler's own.
+
+        ``async with context.connected() as connection:``. Its transaction is committed when the
+        block ends, before the handler's events, and rolled back by an exception. After a crash the
+        handler is called again, so what it commits must be harmless a second time: insert under the
+        message's id or `id`, ``ON CONFLICT DO NOTHING``. At most ten blocks of a category are open
+        at a time; others wait.
+
+        Raises:
+            HandlerError: the handler is not async, or in a test, where the context was made without
+                ``connect``; in the block, a statement that failed was ignored.
+        """
+        if self._connect is None:
+            raise HandlerError(
+                f"There is no connection of its own for {self.message}: context.connected() is for "
+                f"handlers with async def, others have context.connection; in a test, make the "
+                f"context with Context(message, connect=pool.connection)"
+            )
+        return connected_by(self._connect, self.message, self.noted)
+
+    def begin_again(self) -> None:
+        """Forget what the handler wrote, before it is called once more."""
+        self.noted.clear()
+        self.writes.clear()
+        self.scheduled, self._random = (), None
 
     @property
     def gave_connection(self) -> bool:

@@ -4,7 +4,8 @@ Anything that a handler raises, an `Exception` or not, is a fault of its message
 cases. If the connection of the batch was lost, nothing could be committed. If a statement on it
 lost a race with another transaction, and the transaction of the batch failed, the batch is run
 again. A race that was lost in a savepoint, and rolled back with it, is a fault of the message: the
-transaction is sound, and the exception may be of any connection.
+transaction is sound, and the exception may be of any connection. Only of the statements of an ORM
+is it known, because `Context.session` and `Context.django` note the races that these lose.
 
 A handler may use that connection, and must leave the transaction as it found it, open and sound. A
 connection that it leaves otherwise is closed, if the transaction cannot be rolled back.
@@ -13,7 +14,7 @@ connection that it leaves otherwise is closed, if the transaction cannot be roll
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, NoReturn
@@ -34,16 +35,25 @@ from reservation.errors import (
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
 from reservation.postgres.exchange.keeping_connection import was_closed
-from reservation.postgres.sqlstates import Fault, fault_of_state
+from reservation.postgres.sqlstates import errors_in, races_in
 from reservation.raised import describe
 
 
 def call(
-    connection: Connection[Any], message: StoredMessage, handler: Callable[[], list[object]]
+    connection: Connection[Any],
+    message: StoredMessage,
+    handler: Callable[[], list[object]],
+    noted: Collection[psycopg.Error] = (),
 ) -> list[object]:
     """Return the events that the handler of a message returns.
 
     It is called in a copy of the context variables, so what it binds there is gone with the call.
+
+    Args:
+        connection: the connection of the batch.
+        message: the message.
+        handler: calls its handler.
+        noted: races that the handler's blocks have lost on the connection, and taken back.
     """
     copies = _copies
     try:
@@ -59,7 +69,8 @@ def call(
             raise _lost(message) from error
         if isinstance(error, MessageError):
             raise
-        if problem is _FAILED and _lost_race(error):
+        races = races_in(error)
+        if races and (problem is _FAILED or is_noted(error, noted)):
             raise SerializationError(
                 f"The handler of {message} lost a race with another transaction: {describe(error)}"
             ) from error
@@ -276,13 +287,6 @@ def _lost(message: StoredMessage) -> DatabaseUnavailableError:
     )
 
 
-def _lost_race(error: BaseException) -> bool:
-    """Return whether an exception, or one of its causes, is a lost race."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        if isinstance(cause, psycopg.Error) and fault_of_state(cause.sqlstate or "") is Fault.RACE:
-            return True
-        seen.add(id(cause))
-        cause = cause.__cause__
-    return False
+def is_noted(error: BaseException, noted: Collection[psycopg.Error]) -> bool:
+    """Return whether what a handler raised comes from an error that its blocks have noted."""
+    return bool(noted) and any(one in noted for one in errors_in(error))

@@ -149,7 +149,7 @@ class MessageHandling:
                 context.check()
         losses = self._context.losses
         try:
-            events = call(self._context.connection, message, handle)
+            events = call(self._context.connection, message, handle, context.noted)
         except DatabaseUnavailableError as error:
             if not context.gave_connection:
                 raise
@@ -196,12 +196,13 @@ class MessageHandling:
         return self._states.keeps_first(item, error, effects)
 
     def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> Context:
-        """Return the context for a call of an async handler, which has no connection."""
+        """Return the context for a call of an async handler, without the batch's connection."""
         if self._states.applies_to(item):
             return self._states.context_of(item, stream_name, effects)
         return Context(
             item.message,
             entity_stream=stream_name,
+            connect=self._context.connect,
             unordered=item.unordered,
             replies_to=declarations(self._component).replies_to,
         )

@@ -51,6 +51,7 @@ class StateHandling:
         self._context = context
         self._component = context.component
         self._strategies = declared.of(context.category).state_based
+        self._awaited = declared.of(context.category).concurrency.keys()
         self._is_subscribed = context.category in declared.others
 
     def applies_to(self, item: Decoded) -> bool:
@@ -66,12 +67,13 @@ class StateHandling:
         )
 
     def context_of(self, item: Decoded, stream_name: str, effects: Effects) -> StateContext:
-        """Return the context for a call, which has no connection."""
+        """Return the context for a call, without the batch's connection."""
         check = self._check(item, effects)
         first = check.first_handling(item.incoming)
         context = StateContext(
             item.message,
             entity_stream=stream_name,
+            connect=self._context.connect if item.message.type in self._awaited else None,
             given=None if first is None else msgspec.json.decode(first.given, type=HandlerInputs),
             unordered=item.unordered,
             replies_to=declarations(self._component).replies_to,

@@ -34,6 +34,7 @@ from consumers.loop.waiting import Waiting
 from consumers.options import Options
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.handler_connections import HandlerConnections
 from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import ErrorDetail
@@ -98,6 +99,9 @@ class Consumer:
         self._event_loop = EventLoop(self._beat, options.grace)
         self._membership.busy.is_alive = lambda: self._event_loop.is_alive
         self._running = RunningCalls(self._event_loop)
+        self._connections = HandlerConnections(
+            session.address, f"reservation {component.name} handlers", self._event_loop
+        )
         dead_letters = DeadLetters(component.name, category)
         self._due = DueLetters()
         repeat_on_conflict = RepeatingOnConflict(
@@ -208,6 +212,7 @@ class Consumer:
                 self._beat,
                 self._schedule.add,
                 self._running,
+                self._connections.connection,
                 self._detail,
                 self._spans,
                 self._losses,

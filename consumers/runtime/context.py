@@ -14,6 +14,7 @@ from consumers.runtime.observability.log_context import LogContext
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.spans import Spans
 from consumers.runtime.running_calls import RunningCalls
+from reservation.blocks.connected import Connect
 from reservation.component import Component
 from reservation.declaration.table import declarations
 
@@ -39,6 +40,7 @@ class ConsumerContext:
         heartbeat: called before each handler, as a sign that the process is not stuck.
         schedules: called with the seconds until a message is due that handlers have scheduled.
         running: the calls of async handlers.
+        connect: what gives async handlers connections of their own; None if nothing does.
         detail: what is kept of exceptions for which messages fail.
         spans: what makes the consumer's spans.
         losses: the connections that were lost during calls of handlers.
@@ -54,6 +56,7 @@ class ConsumerContext:
     heartbeat: Callable[[], None] = _ignore
     schedules: Callable[[float], None] = _nobody
     running: RunningCalls = field(default_factory=RunningCalls)
+    connect: Connect | None = None
     detail: ErrorDetail = PLACE_ONLY
     spans: Spans = field(default_factory=Spans)
     losses: Losses = field(default_factory=Losses)

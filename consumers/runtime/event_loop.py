@@ -60,6 +60,7 @@ class EventLoop:
         grace: seconds that it then has; None for no limit.
         patience: seconds that a batch waits for its calls.
         cancelling: whether the grace is nearly over, so that calls are cancelled.
+        closing: called in the loop before it is closed; None for nothing.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class EventLoop:
         self.grace = grace
         self.patience = PATIENCE
         self.cancelling = False
+        self.closing: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._runner: asyncio.Runner | None = None
         self._ticked: float | None = None  # when the loop gave its last sign; None if it need not
         self._is_stopping = False
@@ -120,6 +122,8 @@ class EventLoop:
     def close(self) -> None:
         """Close the loop; what handlers left running is cancelled."""
         if self._runner is not None:
+            if self.closing is not None:
+                self._runner.run(self.closing())
             self._runner.close()
             self._runner = None
 

@@ -9,6 +9,7 @@ apply to it, except for races on the connection of the batch (see
 """
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 
 import psycopg
@@ -113,6 +114,29 @@ def fault_of_state(sqlstate: str) -> Fault:
         if fault is not None:
             return fault
     return Fault.ENVIRONMENT
+
+
+def errors_in(error: BaseException) -> Iterator[psycopg.Error]:
+    """Give the errors of psycopg that an exception is, wraps or was raised from.
+
+    Django's exceptions have them as causes. SQLAlchemy's do too, and keep them as ``orig``, where
+    ``raise … from None`` does not hide them.
+    """
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, BaseException) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, psycopg.Error):
+            yield one
+        waiting += [one.__cause__, vars(one).get("orig")]
+
+
+def races_in(error: BaseException) -> list[psycopg.Error]:
+    """Return the lost races among the errors of psycopg that an exception stands for."""
+    return [one for one in errors_in(error) if fault_of_state(one.sqlstate or "") is Fault.RACE]
 
 
 def is_condition(error: psycopg.Error, state: str | None = None) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from consumers.calls.handler_call import await_call
+from consumers.calls.repeated_call import await_repeatedly
 from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.concurrent.admission import Admission
@@ -238,7 +238,9 @@ class LaneRun:
             with spans.handling(message, consumer, again=again) as span:
                 outcome = "handled"
                 try:
-                    events = await await_call(message, handler, is_cancelled)
+                    events = await await_repeatedly(
+                        message, handler, is_cancelled, context, self._context.log
+                    )
                 except Reject as reject:
                     outcome = "rejected"
                     events = messages.rejection(item, reject, context)
