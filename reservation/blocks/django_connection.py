@@ -150,6 +150,8 @@ class LentConnection:
 
 @lru_cache
 def _class_of(own: type[Any]) -> type[Any]:
+    if issubclass(own, LentConnection):  # of a block around this one
+        return own
     unwrapped = {name: unwrap(getattr(own, name)) for name in _ASYNC_UNSAFE}
     return type("LentConnection", (LentConnection, type("Unwrapped", (own,), unwrapped)), {})
 
