@@ -7,8 +7,12 @@ that it returns, so a handler that fails has written nothing.
 import dataclasses
 import random
 import uuid
-from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -82,6 +86,7 @@ class Context:
         "_entity_stream",
         "_gave",
         "_given",
+        "_is_connected",
         "_random",
         "_replies_to",
         "_unordered",
@@ -123,6 +128,7 @@ class Context:
         self._entity_stream = entity_stream
         self._connection = connection
         self._connect = connect
+        self._is_connected = False
         self._gave = False
         self.noted: list[psycopg.Error] = []
 
@@ -243,7 +249,21 @@ class Context:
                 f"handlers with async def, others have context.connection; in a test, make the "
                 f"context with Context(message, connect=pool.connection)"
             )
-        return connected_by(self._connect, self.message, self.noted)
+        return self._connected(self._connect)
+
+    @asynccontextmanager
+    async def _connected(self, connect: Connect) -> AsyncIterator[AsyncConnection[Any]]:
+        if self._is_connected:  # calls that each wait for a second one would wait for each other
+            raise HandlerError(
+                f"The handler of {self.message} is in a block of context.connected() already; use "
+                f"the connection of that, or end it first"
+            )
+        self._is_connected = True
+        try:
+            async with connected_by(connect, self.message, self.noted) as connection:
+                yield connection
+        finally:
+            self._is_connected = False
 
     def begin_again(self) -> None:
         """Forget what the handler wrote, before it is called once more."""
