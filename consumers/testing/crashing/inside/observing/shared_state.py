@@ -9,6 +9,10 @@ from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
 from reservation.component import Component
 
 
+# What an ORM keeps of its models and sessions is large, and changes as it learns.
+_ORMS = ("sqlalchemy", "django")
+
+
 def shared_state(handler: Callable[..., Any]) -> Mapping[str, str]:
     """Return the fingerprint of each thing that calls of a handler share, by its name."""
     function: Any = inspect.unwrap(handler)
@@ -29,7 +33,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 def _shared(function: Any) -> Iterator[tuple[str, Any]]:
     module = function.__module__
     for name, value in list(function.__globals__.items()):
-        if name.startswith("__") or isinstance(value, ModuleType | Component):
+        if name.startswith("__") or isinstance(value, ModuleType | Component) or _is_orms(value):
             continue
         if isinstance(value, type):
             if value.__module__ == module:
@@ -56,6 +60,11 @@ def _of_class(class_: type) -> Iterator[tuple[str, Any]]:
         if (
             not name.startswith("__")
             and not callable(value)
+            and not _is_orms(value)
             and not inspect.isdatadescriptor(value)
         ):
             yield f"the class attribute {class_.__name__}.{name}", value
+
+
+def _is_orms(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _ORMS and not isinstance(value, type)
