@@ -40,7 +40,8 @@ def django_on(
     own = connections[using]
     _check(own, connection, message)
     with savepoint(connection, message, noted, _NESTED) as block:
-        lent = _class_of(type(own))(own.settings_dict, using)
+        kind: Any = type(own)
+        lent = _class_of(kind)(own.settings_dict, using)
         lent.lend(block)
         connections[using] = lent
         try:

@@ -2,20 +2,12 @@
 
 from dataclasses import dataclass
 
-import django
-from django.conf import settings
 from django.db import models
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from reservation import Component, Context
 from reservation.strategies import MessageIdInEvents
-
-if not settings.configured:
-    # The connection is the batch's, so none is described.
-    settings.configure(
-        DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": None}}
-    )
-    django.setup()
+from tests.support import django_project  # noqa: F401  it sets Django up
 
 
 class Base(DeclarativeBase):

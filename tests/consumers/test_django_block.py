@@ -10,7 +10,6 @@ from django.conf import settings
 from django.db import close_old_connections, connections, models, transaction
 from django.db import connection as django_connection
 from django.db.utils import DatabaseError, IntegrityError, OperationalError
-from psycopg import conninfo
 from psycopg.rows import dict_row
 
 from consumers.testing import run_in_memory
@@ -20,10 +19,9 @@ from reservation.testing import given
 from tests.apps.bank import drain
 from tests.consumers.builders import stored_letter, stored_letters
 from tests.consumers.test_sqlalchemy_session import Do, Done, Redo, done, job_with, raising, send
-from tests.store import test_django  # configures Django
+from tests.support import django_project
 
 NOWAIT = "SELECT FROM jobs WHERE id = 'held' FOR UPDATE NOWAIT"
-assert settings.configured, test_django
 
 
 class Job(models.Model):
@@ -50,8 +48,7 @@ class Step(models.Model):
 @pytest.fixture(autouse=True)
 def _tables(database_url):
     """Let Django use the test's database, with the tables of the team."""
-    known = conninfo.conninfo_to_dict(database_url)
-    connections.settings["default"].update(NAME=known.pop("dbname"), OPTIONS=known)
+    django_project.use(database_url)
     with django_connection.schema_editor() as editor:
         editor.create_model(Job)
         editor.create_model(Step)

@@ -4,12 +4,10 @@ import os
 import subprocess
 import sys
 import threading
-import types
 from contextlib import contextmanager
 
 import django
 import pytest
-from django.conf import settings
 from django.db import connection as django_connection
 from django.db import connections, models, transaction
 from django.db.transaction import TransactionManagementError
@@ -17,28 +15,15 @@ from django.db.utils import IntegrityError, InternalError, OperationalError
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
-from psycopg import conninfo
 from psycopg.pq import Format
 
 from bank import account
 from reservation import AsyncMessageStore, MessageStore
 from reservation.errors import ExpectedVersionError, StoreError
 from tests.store.test_sqlalchemy import AUTOCOMMIT, refused
+from tests.support import django_project
 from tests.support.controls import COMMANDS, deposit, withdraw
 from tests.support.pages import ROOT
-
-URLS = types.ModuleType("urls")
-
-if not settings.configured:
-    settings.configure(
-        ALLOWED_HOSTS=["testserver"],
-        DATABASES={
-            "default": {"ENGINE": "django.db.backends.postgresql"},
-            "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
-        },
-        ROOT_URLCONF=URLS,
-    )
-    django.setup()
 
 
 class Account(models.Model):
@@ -66,8 +51,7 @@ STORE = MessageStore.django()
 @pytest.fixture(autouse=True)
 def _tables(database_url):
     """Let Django use the test's database, with the tables of the team."""
-    known = conninfo.conninfo_to_dict(database_url)
-    connections.settings["default"].update(NAME=known.pop("dbname"), OPTIONS=known)
+    django_project.use(database_url)
     with django_connection.schema_editor() as editor:
         editor.create_model(Account)
         editor.create_model(Receipt)
@@ -178,7 +162,9 @@ def test_with_atomic_requests_the_request_is_the_transaction(connection, monkeyp
             raise ValueError
         return HttpResponse("done")
 
-    monkeypatch.setattr(URLS, "urlpatterns", [path(f"view{fails}", view)], raising=False)
+    monkeypatch.setattr(
+        django_project.URLS, "urlpatterns", [path(f"view{fails}", view)], raising=False
+    )
     django.urls.clear_url_caches()
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     answer = Client(raise_request_exception=False).get(f"/view{fails}")

@@ -8,7 +8,6 @@ from typing import Any
 from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
 from reservation.component import Component
 
-
 # What an ORM keeps of its models and sessions is large, and changes as it learns.
 _ORMS = ("sqlalchemy", "django")
 
