@@ -33,6 +33,7 @@ from reservation.errors import (
     SerializationError,
 )
 from reservation.handlers.reject import Reject
+from reservation.handlers.retry import RetryLater
 from reservation.messages.message import StoredMessage
 from reservation.postgres.exchange.keeping_connection import was_closed
 from reservation.postgres.sqlstates import errors_in, races_in
@@ -48,12 +49,7 @@ def call(
     """Return the events that the handler of a message returns.
 
     It is called in a copy of the context variables, so what it binds there is gone with the call.
-
-    Args:
-        connection: the connection of the batch.
-        message: the message.
-        handler: calls its handler.
-        noted: races that the handler's blocks have lost on the connection, and taken back.
+    Its blocks may have noted races that they lost on the connection, and took back.
     """
     copies = _copies
     try:
@@ -288,5 +284,10 @@ def _lost(message: StoredMessage) -> DatabaseUnavailableError:
 
 
 def is_noted(error: BaseException, noted: Collection[psycopg.Error]) -> bool:
-    """Return whether what a handler raised comes from an error that its blocks have noted."""
-    return bool(noted) and any(one in noted for one in errors_in(error))
+    """Return whether what a handler raised comes from an error that its blocks have noted.
+
+    What becomes of a message that it rejects or puts off is its own decision.
+    """
+    if not noted or isinstance(error, Reject | RetryLater):
+        return False
+    return any(one in noted for one in errors_in(error))

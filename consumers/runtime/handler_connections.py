@@ -13,6 +13,9 @@ from reservation.postgres.connection import (
     connection_settings,
     set_for_sender_async,
 )
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.runtime")
 
 # As many as the calls of one handler that run at a time by default.
 MOST = 10
@@ -54,4 +57,5 @@ class HandlerConnections:
 
 async def _configure(connection: AsyncConnection[Any]) -> None:
     await set_for_sender_async(connection)
+    await connection.execute(_QUERIES["handler_settings"])
     await connection.commit()

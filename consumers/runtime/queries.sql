@@ -21,3 +21,7 @@ WHERE pg_settings.name IS NOT NULL OR wanted.name LIKE 'reservation.%'
 
 -- name: watch_the_client
 SELECT set_config('client_connection_check_interval', '2s', false)
+
+-- name: handler_settings
+-- An async handler may wait for a lock of its own batch, which waits for the handler.
+SELECT set_config('lock_timeout', '1s', false)

@@ -22,8 +22,7 @@ async def connected_by(
 ) -> AsyncIterator[AsyncConnection[Any]]:
     """Give a connection, and note the faults of the environment that it meets.
 
-    Raises:
-        HandlerError: the block went on after a statement that failed.
+    The block fails if it goes on after a statement that failed.
     """
     is_within = False
     try:

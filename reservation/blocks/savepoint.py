@@ -55,14 +55,7 @@ def savepoint(
 ) -> Iterator[Savepoint]:
     """Run a block in a savepoint, to which an exception rolls back.
 
-    Args:
-        connection: the connection of the batch.
-        message: the message that is handled.
-        noted: takes the errors of races that were lost on the connection.
-        nested: how a statement that may fail is executed.
-
-    Raises:
-        HandlerError: the block went on after a statement that failed.
+    It fails if it goes on after a statement that failed; ``nested`` says how to execute such ones.
     """
     block = Savepoint(connection, message, noted)
     if connection.info.transaction_status is TransactionStatus.IDLE and not connection.autocommit:

@@ -10,6 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import ForeignKey, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -309,9 +310,16 @@ def test_a_rejection_and_a_policy_see_to_rows_as_for_the_connection(connection, 
     assert jobs(connection) == ["retried-2"]
 
 
-def test_nothing_is_changed_on_the_connection(connection, store):
+def test_nothing_is_changed_on_the_connection(connection, store, monkeypatch):
     """Its settings are those of before, and the dialect asks the server only once."""
-    states, statements = [], []
+    states, statements, asked = [], [], []
+    initialize = PGDialect_psycopg.initialize
+
+    def asking(dialect, of):
+        asked.append(dialect)
+        initialize(dialect, of)
+
+    monkeypatch.setattr(PGDialect_psycopg, "initialize", asking)
 
     def state(one):
         names = (
@@ -338,6 +346,7 @@ def test_nothing_is_changed_on_the_connection(connection, store):
     assert drain(connection, job_with(act)).counts == {"handled": 3}
     assert len(set(states)) == 1
     assert statements == [{"one": 1}] * 3
+    assert len(asked) == 1
 
 
 # What is refused
@@ -512,6 +521,21 @@ def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
     assert drain(connection, job_with(act)).counts == {"handled": 2}
     assert (jobs(connection), calls) == (["a", "b", "held"], [*"abab"])
     assert stored_letters(connection) == []
+
+
+def test_a_handler_that_rejects_after_a_race_has_decided(connection, store, database_url):
+    """Its block took the race back, so `Reject` stands, also if it is raised from that."""
+    connection.execute("INSERT INTO jobs VALUES ('held')")
+
+    def act(command, context):
+        try:
+            with held(database_url), context.session() as session:
+                wants_the_row(session, context)
+        except DBAPIError as error:
+            raise Reject("busy") from error
+
+    send(store, "a")
+    assert drain(connection, job_with(act)).counts == {"rejected": 1}
 
 
 def test_a_race_of_another_database_is_the_handlers_failure(connection, store, database_url):

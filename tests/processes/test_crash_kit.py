@@ -7,7 +7,7 @@ import pytest
 
 from bank import account
 from consumers.testing import BugKind, crash_everywhere
-from tests.apps import planted
+from tests.apps import orm, planted
 from tests.support.controls import close, deposit, open_, withdraw
 
 BUGS = {
@@ -27,6 +27,13 @@ OF_BANK = [
     close(),
 ]
 
+OF_LIBRARY = [
+    orm.Count("a", "a1"),
+    orm.Shelve("a", "a1"),
+    orm.Count("b", "b1"),
+    orm.Count("a", "a2"),
+]
+
 
 @pytest.mark.parametrize(
     ("component", "commands", "prepare", "kills", "known", "duplicates"),
@@ -40,8 +47,9 @@ OF_BANK = [
             0,
         ),
         (account, OF_BANK, None, 8, set(), 1),
+        (orm.library, OF_LIBRARY, orm.prepare, 6, set(), 0),
     ],
-    ids=["planted", "bank"],
+    ids=["planted", "bank", "orm"],
 )
 def test_planted_bugs_are_found_and_nothing_else(
     server_url, component, commands, prepare, kills, known, duplicates

@@ -8,7 +8,7 @@ from consumers.testing import BugKind, CrashFindings, CrashReport, crash_everywh
 from shooting_range.messages import FireAt, Hit, Missed, MoveTarget
 from shop.messages import CancelUnpaid, Capture, Captured, Declined, Place, Refund
 from shop.provider import Server
-from tests.apps import planted
+from tests.apps import orm, planted
 from tests.soak import crash_tested
 from tests.support.controls import deposit, open_, withdraw
 
@@ -160,6 +160,16 @@ def test_nothing_is_found_in_good_components(server_url, app):
     report = crash_everywhere(app, GOOD[app], database_url=server_url, most_kills=1000)
     assert report.findings == ()
     assert report.kills > report.statements
+
+
+def test_nothing_is_found_in_handlers_with_an_orm(server_url):
+    """Rows of SQLAlchemy and Django are there once with their events, wherever they are killed."""
+    kinds, numbers = (orm.Count, orm.Shelve), range(2)
+    commands = [kind(shelf, f"{shelf}{n}") for n in numbers for shelf in "ab" for kind in kinds]
+    report = crash_everywhere(
+        orm.library, commands, database_url=server_url, prepare=orm.prepare, most_kills=60
+    )
+    assert report.findings == ()
 
 
 def test_nothing_is_found_in_calls_with_a_key(server_url, tmp_path, monkeypatch):

@@ -396,6 +396,18 @@ async def send_in_an_async_session(
     assert_type(await keyed.wait_for(Open("1"), account), Outcome)
 
 
+def use_an_orm(context: Context) -> None:
+    with context.session() as session:
+        assert_type(session, Session)
+    with context.django(using="other"):
+        pass
+
+
+async def use_an_own_connection(context: Context) -> None:
+    async with context.connected() as connection:
+        assert_type(connection, AsyncConnection[Any])
+
+
 def decode(message: StoredMessage) -> Decimal:
     assert_type(account.decode(message, Deposited), Deposited)
     assert_type(dataclasses.asdict(account.decode(message)), dict[str, Any])
