@@ -1,6 +1,8 @@
 """`context.session()`: SQLAlchemy in a handler, in the transaction of the batch."""
 
 import queue
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from reservation.strategies import StateBased
 from reservation.testing import given
 from tests.apps.bank import drain
 from tests.consumers.builders import stored_letter, stored_letters
+from tests.support.pages import ROOT
 
 COMMANDS = "job:command"
 NOWAIT = "SELECT FROM jobs WHERE id = 'held' FOR UPDATE NOWAIT"
@@ -639,3 +642,34 @@ def test_in_a_test_without_a_connection_there_is_none():
     component = job_with(lambda command, context: context.session())
     with pytest.raises(HandlerError, match="in a test, make the context with"):
         given(component, "a").when(Do("a"))
+
+
+ABSENT = """
+import sys
+from datetime import datetime
+import psycopg
+from reservation import Context, StoredMessage
+assert "sqlalchemy" not in sys.modules and "django" not in sys.modules
+sys.modules["sqlalchemy"] = sys.modules["django"] = None  # as where they are not installed
+message = StoredMessage("1", "job:command-a", "Do", 0, 1, None, None, datetime.now())
+context = Context(message, connection=psycopg.connect(sys.argv[1]))
+for block in (context.session, context.django):
+    try:
+        block()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_what_is_not_installed_is_named(database_url):
+    """A handler that needs an extra says which; without need neither is imported."""
+    program = [sys.executable, "-c", ABSENT, database_url]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines() == [
+        f"HandlerError The handler of Do at job:command-a, global position 1 needs {package} for "
+        f"context.{block}(); install it with pip install 'reservation[{extra}]'"
+        for package, block, extra in (
+            ("SQLAlchemy 2", "session", "sqlalchemy"),
+            ("Django 5", "django", "django"),
+        )
+    ]
