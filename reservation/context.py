@@ -249,6 +249,7 @@ class Context:
                 f"handlers with async def, others have context.connection; in a test, make the "
                 f"context with Context(message, connect=pool.connection)"
             )
+        self._gave = True
         return self._connected(self._connect)
 
     @asynccontextmanager
@@ -273,7 +274,7 @@ class Context:
 
     @property
     def gave_connection(self) -> bool:
-        """Whether the handler has asked for the connection."""
+        """Whether the handler has asked for the connection, or for one of its own."""
         return self._gave
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:

@@ -1,7 +1,9 @@
 """The connections of one consumer's async handlers: a bounded pool, opened when one asks first."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -28,6 +30,7 @@ class HandlerConnections:
         self._address = address
         self._application_name = application_name
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] | None = None
+        self._opening: asyncio.Task[None]
         loop.closing = self._close
 
     # Any: connections differ in what their rows are.
@@ -45,7 +48,9 @@ class HandlerConnections:
                 name=self._application_name,
                 open=False,
             )
-            await self._pool.open()
+            # In a context of their own, its tasks do not belong to the handler that asks first.
+            self._opening = asyncio.create_task(self._pool.open(), context=Context())
+        await asyncio.shield(self._opening)  # a call that is cancelled does not end it
         async with self._pool.connection() as connection:
             yield connection
 

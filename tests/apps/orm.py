@@ -1,4 +1,4 @@
-"""A component whose handlers work with SQLAlchemy and Django on the connection of their batch."""
+"""Handlers with SQLAlchemy and Django on their batch's connection, and with one of their own."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,8 @@ class Book(models.Model):
 def prepare(connection):
     connection.execute(
         "CREATE TABLE shelves (id text PRIMARY KEY, books int NOT NULL);"
-        "CREATE TABLE books (id text PRIMARY KEY, shelf text NOT NULL)"
+        "CREATE TABLE books (id text PRIMARY KEY, shelf text NOT NULL);"
+        "CREATE TABLE loans (id uuid PRIMARY KEY)"
     )
 
 
@@ -46,6 +47,11 @@ class Count:
 class Shelve:
     shelf_id: str
     book_id: str
+
+
+@dataclass(frozen=True)
+class Lend:
+    shelf_id: str
 
 
 @dataclass(frozen=True)
@@ -78,3 +84,18 @@ def shelve(command: Shelve, entity: None, context: Context) -> Shelved:
         book, _ = Book.objects.get_or_create(id=command.book_id, shelf=command.shelf_id)
         books = Book.objects.filter(shelf=book.shelf).count()
     return Shelved(command.shelf_id, command.book_id, books)
+
+
+loans = Component("loan", id="shelf_id")
+
+
+@loans.handle(Lend, once=MessageIdInEvents())
+async def lend(command: Lend, entity: None, context: Context) -> Shelved:
+    async with context.connected() as connection:
+        await connection.execute(
+            "INSERT INTO loans VALUES (%s) ON CONFLICT DO NOTHING", [context.id()]
+        )
+    return Shelved(command.shelf_id, "", 0)
+
+
+loans.message(Shelved)

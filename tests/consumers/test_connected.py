@@ -177,7 +177,9 @@ def test_it_is_bounded_and_closed_with_the_consumer(connection, store):
 
     names = [f"{n:02}" for n in range(30)]
     send(store, *names)
-    assert drain(connection, job_with(act, concurrency=30)).counts == {"handled": 30}
+    with logged() as log:
+        assert drain(connection, job_with(act, concurrency=30)).counts == {"handled": 30}
+    assert log.named("call_repeated") == []
     assert jobs(connection) == names
     assert max(most) <= 10
     until(lambda: connection.execute(open_).fetchone() == (0,))

@@ -48,8 +48,9 @@ OF_LIBRARY = [
         ),
         (account, OF_BANK, None, 8, set(), 1),
         (orm.library, OF_LIBRARY, orm.prepare, 6, set(), 0),
+        (orm.loans, [orm.Lend("a"), orm.Lend("b")], orm.prepare, 8, set(), 0),
     ],
-    ids=["planted", "bank", "orm"],
+    ids=["planted", "bank", "orm", "own connection"],
 )
 def test_planted_bugs_are_found_and_nothing_else(
     server_url, component, commands, prepare, kills, known, duplicates
