@@ -135,7 +135,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         assert "  orphan         accountTransaction-123+o1\\u202e  Deposit  1  " in line
         store.write(deposit("d1"), COMMANDS)
         orphan(store, "o2")
-        read = state / "run-000002" / "fingerprints" / "rows.parquet"
+        read = state / "run-000002" / "summaries"
         deadline = time.monotonic() + LONG
         while not read.exists():
             assert time.monotonic() < deadline
