@@ -50,6 +50,7 @@ FUNCTION_SCRIPTS = (
     "outcomes",
     "scheduling",
     "scheduled_writing",
+    "series",
     "group",
     "http",
     "planner",
