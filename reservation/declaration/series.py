@@ -4,7 +4,7 @@ from typing import Any
 
 from reservation.declaration.table import Declarations
 from reservation.errors import DeclarationError
-from reservation.handlers.checks.annotations import annotations, leaves_of
+from reservation.handlers.checks.annotations import accepts, annotations
 from reservation.handlers.checks.declaration_checks import check_tick_function
 from reservation.messages.stream_name import MAX_BYTES
 from reservation.raised import note_own_code
@@ -64,13 +64,11 @@ def add_series(
 
 
 def check_returned_commands(declared: Declarations) -> None:
-    """Make sure that functions of series are annotated to return commands of the component."""
+    """Make sure that functions of series are not annotated to return anything but commands."""
     for one in declared.series.values():
-        for leaf in leaves_of(annotations(one.function).get("return", Any)):
-            is_class = isinstance(leaf, type) and leaf not in (object, type(None))
-            if is_class and leaf not in declared.commands:
-                raise DeclarationError(
-                    f"{declared.name}: the function of the series {one.name!r} is annotated to "
-                    f"return {shown(leaf)}; it returns a command that the component handles, or "
-                    f"None"
-                )
+        hint = annotations(one.function).get("return", Any)
+        if not any(accepts(hint, command) for command in declared.commands):
+            raise DeclarationError(
+                f"{declared.name}: the function of the series {one.name!r} is annotated to return "
+                f"{shown(hint)}; let it return a command that {declared.name} handles, or None"
+            )

@@ -48,10 +48,12 @@ def test_what_a_change_of_the_clock_skips_or_repeats_fires_once(expression, zone
     assert times(expression, zone, since, len(fires)) == fires
 
 
-@pytest.mark.parametrize("minutes", ["0", "5,20,59", "*/15"])
-@pytest.mark.parametrize("hours", ["*", "0", "1,2,3", "2-23/3", "23"])
+@pytest.mark.parametrize(
+    ("minutes", "hours"),
+    [("*/15", "*"), ("5,20,59", "1,2,3"), ("0", "0"), ("30", "2-23/3"), ("*/20", "2")],
+)
 @pytest.mark.parametrize("zone", [BERLIN, LORD_HOWE, SANTIAGO])
-def test_the_times_are_those_that_a_clock_shows(zone, hours, minutes):
+def test_the_times_are_those_that_a_clock_shows(zone, minutes, hours):
     """From wherever one asks, the times of days of changes are what watching the clock gives."""
     table = Timetable(f"{minutes} {hours} * * *", zone)
     wanted = {
@@ -61,7 +63,7 @@ def test_the_times_are_those_that_a_clock_shows(zone, hours, minutes):
         start = datetime.fromisoformat(begin).replace(tzinfo=UTC)
         expected = list(_watched(zone, wanted, hours != "*", start, 48 * 60))
         end = start + 2 * DAY
-        for since in range(0, 48 * 60, 407):
+        for since in range(0, 48 * 60, 611):
             asked = start + since * MINUTE
             found = takewhile(lambda time: time < end, table.after(asked - timedelta(seconds=1)))
             assert list(found) == [time for time in expected if time >= asked]
