@@ -38,14 +38,9 @@ def due_tick(
     now: datetime,
     attempted: datetime | None = None,
 ) -> DueTick:
-    """Return what is due at a time, of a series that has reached another one.
+    """Return what is due now of a series, whose ticks are done with up to what it has reached.
 
-    Args:
-        timetable: the times of its ticks.
-        missed: which of several that are due are sent.
-        reached: the time up to which all ticks are done with.
-        now: the time by the server's clock.
-        attempted: the tick that was begun, which is not missed any more.
+    A tick that was attempted is not missed any more.
     """
     first = next(timetable.after(reached), None)
     if first is None or first > now:

@@ -30,11 +30,7 @@ class Timetable:
     """
 
     def __init__(self, expression: str, zone: str) -> None:
-        """Parse both.
-
-        Raises:
-            ValueError: the expression or the zone is not one, or there is no such time.
-        """
+        """Parse both, and raise ValueError if one is not one, or there is no such time."""
         if not isinstance(expression, str):
             raise ValueError(  # noqa: TRY004  as for a text that is none
                 f"{_shown(expression)} is no cron expression; give a text such as '0 2 * * *'"
@@ -109,11 +105,7 @@ class Timetable:
 
 
 def _parsed(fields: list[str]) -> CronSim:
-    """Return the expression of five fields.
-
-    Raises:
-        ValueError: it is not one, or no month of it has a day of it.
-    """
+    """Return the expression of five fields, unless it is none, or no month has its day."""
     try:
         return CronSim(" ".join(fields), _ANY)
     except CronSimError as error:

@@ -5,6 +5,7 @@ import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from psycopg import connect, errors
 
@@ -325,14 +326,20 @@ def test_a_slow_function_keeps_its_lease_and_is_not_called_at_once(connection, s
     assert len(calls) == 1
 
 
-def test_another_component_is_asked_nothing(connection, store, monkeypatch):
-    """A component without series, and a category that is not its commands', has no statement."""
+def test_series_cost_other_consumers_nothing(connection, store, monkeypatch):
+    """A component without series, and a consumer of other than commands, asks the server nothing."""
     asked = []
-    monkeypatch.setattr("consumers.loop.recurring.fetch_all", lambda *a: asked.append(a) or [])
+    execute = psycopg.Cursor.execute
+
+    def noted(cursor, query, *arguments, **options):
+        asked.append(str(query))
+        return execute(cursor, query, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", noted)
     drain(connection, hotels(recurs=False))
-    assert asked == []
+    assert sum("declare_series" in query for query in asked) == 0
     drain(connection, hotels())
-    assert len(asked) == 1
+    assert sum("declare_series" in query for query in asked) == 1
 
 
 def test_who_may_not_send_says_so(connection, database_url):
