@@ -259,7 +259,8 @@ def test_the_process_that_started_last_decides(connection, store, database_url):
     old, new = hotels(), hotels("0 0 2 1 *")
     drain(connection, old)
     with hosted(old, database_url):
-        until(lambda: series(connection, "expression") == (YEARLY,))
+        newest = "SELECT reservation.newest_series('hotel') IS NOT NULL"
+        until(lambda: connection.execute(newest).fetchone()[0])
         with hosted(new, database_url):
             until(lambda: series(connection, "expression") == ("0 0 2 1 *",))
             set_back(connection)
@@ -327,7 +328,7 @@ def test_a_slow_function_keeps_its_lease_and_is_not_called_at_once(connection, s
 
 
 def test_series_cost_other_consumers_nothing(connection, store, monkeypatch):
-    """A component without series, and a consumer of other than commands, asks the server nothing."""
+    """Without series, and of other than commands, a consumer asks the server nothing for them."""
     asked = []
     execute = psycopg.Cursor.execute
 

@@ -47,14 +47,15 @@ BEGIN
 END
 $$;
 
--- The series that the newest of a component's processes declares; NULL without a process.
+-- The series that the newest of a component's processes declares that read its commands; NULL without one.
 CREATE OR REPLACE FUNCTION reservation.newest_series(component text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
   SELECT coalesce(m.declaration->'series', '{}')
   FROM reservation.members m
-  WHERE m.consumer = newest_series.component AND m.declaration IS NOT NULL AND NOT reservation.is_gone(m.member)
+  WHERE m.consumer = newest_series.component AND m.category = newest_series.component || ':command'
+    AND m.declaration IS NOT NULL AND NOT reservation.is_gone(m.member)
   ORDER BY m.member DESC
   LIMIT 1
 $$;
