@@ -1,7 +1,10 @@
 """A hotel whose days are closed by a recurring command."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from reservation import Component, Context, Tick
@@ -54,3 +57,16 @@ def hotels(
     if recurs:
         hotel.every(expression, **{"name": "night", **options})(function)
     return hotel
+
+
+def close_or_die(tick: Tick) -> CloseDay | None:
+    """Return the command for a tick, but end the process at the first calls."""
+    calls = Path(os.environ["NIGHTLY_CALLS"])
+    with calls.open("a") as file:
+        file.write("called\n")
+    if len(calls.read_text().splitlines()) < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return close_day(tick)
+
+
+deadly = hotels(function=close_or_die)
