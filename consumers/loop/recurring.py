@@ -2,7 +2,7 @@
 
 Every process does so, between two batches and where it waits. `sql/reservation/series.sql` explains
 why each tick is sent once. A process knows from its timetables when to look next, so it asks the
-server at ticks, and once a minute.
+server at ticks, and twice a minute.
 """
 
 import time
@@ -35,7 +35,7 @@ from reservation.store.writing.write import Row, Write, row_of
 
 # Seconds between two looks while no tick is due: another process may declare otherwise, and the
 # server's clock may be changed.
-LOOK = 60.0
+LOOK = 30.0
 
 # Seconds until the next look where another process has the tick, or an attempt has failed.
 PAUSE = 1.0
@@ -56,11 +56,12 @@ class _Place(NamedTuple):
 
 
 class _Command(NamedTuple):
-    """The command of a tick, if it has one, which could not be sent yet."""
+    """What is to be sent for a tick: a command, or None."""
 
     reached: datetime
     tick: datetime
     row: Row | None
+    attempts: int = 0
 
 
 class RecurringCommands:
@@ -93,11 +94,13 @@ class RecurringCommands:
         self._next, self._sent = time.monotonic() + PAUSE, False
         seconds = [LOOK]
         try:
-            for name, place in self._places(connection):
+            places = self._places(connection)
+            read_at = time.monotonic()  # functions may take long
+            for name, place in places:
                 seconds.append(self._advance(connection, self._series[name], place))
         except (LockTimeoutError, SerializationError):
             return self._sent
-        self._next = time.monotonic() + min(seconds)
+        self._next = read_at + min(seconds)
         return self._sent
 
     def _places(self, connection: Connection[Any]) -> list[tuple[str, _Place]]:
@@ -161,9 +164,10 @@ class RecurringCommands:
             try:
                 row = self._command(series, tick)
             except _TickFailed as error:
-                self._fail(connection, series, place.reached, tick, attempts, str(error))
+                failed = _Command(place.reached, tick, None, attempts)
+                self._fail(connection, series, failed, str(error))
                 return False
-            command = _Command(place.reached, tick, row)
+            command = _Command(place.reached, tick, row, attempts)
         return self._send(connection, series, command, due)
 
     def _send(
@@ -182,7 +186,7 @@ class RecurringCommands:
             )
         except (MessageIdConflictError, RefusedError) as error:
             del self._unsent[series.name]
-            self._fail(connection, series, command.reached, command.tick, 1, str(error))
+            self._fail(connection, series, command, str(error))
             return False
         self._unsent.pop(series.name, None)
         if is_first and due.missed is not None:
@@ -221,22 +225,16 @@ class RecurringCommands:
             raise _TickFailed(str(error)) from error
 
     def _fail(
-        self,
-        connection: Connection[Any],
-        series: Series,
-        reached: datetime,
-        tick: datetime,
-        attempts: int,
-        error: str,
+        self, connection: Connection[Any], series: Series, command: _Command, error: str
     ) -> None:
         self._log.warning(
             "tick_failed",
             series=series.name,
-            tick=tick.isoformat(),
-            attempts=attempts,
+            tick=command.tick.isoformat(),
+            attempts=command.attempts,
             error=error,
         )
-        self._call(connection, "fail_tick", series, reached, tick, error=error)
+        self._call(connection, "fail_tick", series, command.reached, command.tick, error=error)
 
     def _call(
         self,
