@@ -26,6 +26,7 @@ from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.upcasting import Upcast
+from reservation.recurring.series import Tick
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
@@ -54,6 +55,7 @@ __all__ = [
     "Retry",
     "RetryLater",
     "StoredMessage",
+    "Tick",
     "Upcast",
     "Write",
     "__version__",

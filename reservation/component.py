@@ -25,6 +25,11 @@ from reservation.declaration.checks import (
 )
 from reservation.declaration.key import Key, key_of
 from reservation.declaration.records import HANDLED, Role
+from reservation.declaration.series import (
+    add_series,
+    check_returned_commands,
+    check_timetable,
+)
 from reservation.declaration.table import Declarations
 from reservation.entity.snapshots import check_snapshots
 from reservation.errors import DeclarationError, UnknownTypeError
@@ -62,6 +67,8 @@ from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
 from reservation.messages.upcasting import Upcast, Upcaster
 from reservation.raised import note_own_code
+from reservation.recurring.due import Missed
+from reservation.recurring.series import TickFunction
 from reservation.store.answers.question import Question
 
 Message = TypeVar("Message")
@@ -343,6 +350,48 @@ class Component(Generic[Entity]):
 
         return declare
 
+    def every(
+        self,
+        expression: str,
+        *,
+        zone: str = "UTC",
+        missed: Missed = "latest",
+        name: str | None = None,
+    ) -> Callable[[TickFunction], TickFunction]:
+        """Declare the decorated function to return the command for each tick of a series.
+
+        It takes the `Tick`, and returns a command of the component, or None for nothing this time.
+        The command is sent once for each tick, by whichever of the component's processes sees it
+        first, under an id made of the component, the series and the tick. The function may be
+        called several times for a tick, in several processes. If it raises, it is called again
+        after a second, then two, and so on up to a minute. A tick is given up after 60 attempts,
+        and, unless all missed ones are sent, with the next tick.
+
+        A new series begins with the first tick after its first process has started, and so does
+        one whose expression or time zone was changed. The processes that started last decide.
+
+        Args:
+            expression: minute, hour, day of the month, month and weekday, as in a crontab:
+                ``0 2 * * *``. Seconds are refused.
+            zone: the time zone of the expression, such as ``Europe/Berlin``. A time that a change
+                of the clock skips or repeats fires once; an expression of all hours fires whenever
+                the clock shows the minute.
+            missed: which ticks are sent afterwards that no process was there for: the ``latest``,
+                ``all`` of them, or ``none`` that is more than a minute old.
+            name: the name of the series; None for that of the function.
+
+        Raises:
+            DeclarationError: the expression is not one or never fires, the time zone is unknown,
+                the name is in use, or the function cannot be called so.
+        """
+        timetable = check_timetable(self.name, expression, zone, missed)
+
+        def declare(function: TickFunction) -> TickFunction:
+            add_series(self._declarations, timetable, missed, name, function)
+            return function
+
+        return declare
+
     @overload
     def message(
         self,
@@ -566,10 +615,11 @@ class Component(Generic[Entity]):
 
         Raises:
             DeclarationError: no message is handled; the upcasters of a class do not lead to its
-                version; or a handler is annotated to return an event that has no projector and is
-                not declared otherwise.
+                version; a handler is annotated to return an event that has no projector and is
+                not declared otherwise; or the function of a series, what is no command.
         """
         check_complete(self._declarations)
+        check_returned_commands(self._declarations)
 
     def _declare(
         self,

@@ -81,8 +81,8 @@ def _age_option(name: str, parameter: str, help_: str) -> Callable[[F], F]:
 @_age_option(
     "cancelled-older-than",
     "cancelled",
-    "Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
-    "same id can be scheduled again then.",
+    "Remove scheduled messages that were cancelled, and series that were stopped, longer ago than "
+    "this, such as 90d. The same id can be scheduled again then.",
 )
 @_age_option(
     "http-requests-older-than",
@@ -138,7 +138,8 @@ def prune(
     reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
     reissue of its command takes effect again.
 
-    Scheduled messages that were cancelled are removed only with --cancelled-older-than.
+    Scheduled messages that were cancelled, and series of recurring commands that were stopped, are
+    removed only with --cancelled-older-than.
 
     HTTP requests are removed only with --http-requests-older-than. One that is sent again is
     answered anew, with what became of its command.

@@ -1,9 +1,9 @@
-"""``reservation scheduled``: show and cancel messages that are to be written later."""
+"""``reservation scheduled``: show and cancel what is to be written later."""
 
 import json
 import uuid
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import click
 from rich.table import Table
@@ -12,8 +12,14 @@ from rich.text import Text
 from cli.common.errors import CommandGroup, NotInOrder, debug_option
 from cli.common.options import database_option, json_option
 from cli.common.tables import console
-from reservation.inspection.schedule import ScheduleEntry, list_scheduled
+from reservation.inspection.schedule import (
+    ScheduleEntry,
+    SeriesEntry,
+    list_scheduled,
+    list_series,
+)
 from reservation.messages.message import printable
+from reservation.messages.stream_name import command_category
 from reservation.postgres.connection import connect
 from reservation.store.client import MessageStore
 from reservation.store.schema.install import check_installed
@@ -23,7 +29,7 @@ from reservation.store.writing.scheduling import Cancellation, retry_scheduled
 @click.group(cls=CommandGroup)
 @debug_option
 def scheduled() -> None:
-    """Show the messages of a store that are to be written later, cancel them, or retry dead ones.
+    """Show series and messages that are to be written later, cancel these, or retry dead ones.
 
     \b
     scheduled  the message is not due yet
@@ -31,6 +37,13 @@ def scheduled() -> None:
     refused    it is due, and the log refuses it; it is tried again every minute at least
     dead       the log refuses it, and it is not tried again
     cancelled  it will not be written
+
+    \b
+    Of a series of recurring commands:
+    scheduled  its next tick is to come
+    overdue    a tick is due; any consumer of its component sends it
+    failing    its function fails for a tick; it is called again every minute at least
+    stopped    the newest process of its component does not declare it
 
     \b
     Example:
@@ -50,23 +63,37 @@ def scheduled() -> None:
 def list_command(
     category: str | None, cancelled: bool, limit: int, database_url: str, as_json: bool
 ) -> None:
-    """List scheduled messages, the first due first.
+    """List the series of recurring commands, then scheduled messages, the first due first.
 
     The data of messages is not shown. Written messages are in the log and no longer listed.
+    Ticks are in the time zone of their series, in JSON in UTC.
 
     \b
     Examples:
       reservation scheduled list --category order:command
       reservation scheduled list --json | jq '.scheduled[] | select(.state == "refused")'
+      reservation scheduled list --json | jq '.series[] | select(.state == "failing")'
     """
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         now, messages = list_scheduled(connection, limit, category=category, cancelled=cancelled)
+        all_series = list_series(connection)
+    series = [one for one in all_series if category in (None, command_category(one.component))]
     if as_json:
-        click.echo(json.dumps({"scheduled": [_as_json(one, now) for one in messages]}))
-    elif not messages:
+        scheduled = [_as_json(one, now) for one in messages]
+        shown = [_series_as_json(one, now) for one in series]
+        click.echo(json.dumps({"scheduled": scheduled, "series": shown}))
+        return
+    if series:
+        console().print(_series_table(series, now))
+        for entry in series:
+            if entry.error:
+                click.echo(f"{printable(entry.name)}: {printable(entry.error)}")
+    if messages and series:
+        click.echo()
+    if not (messages or series):
         click.echo("Nothing is scheduled.")
-    else:
+    elif messages:
         console().print(_table(messages, now))
         for one in messages:
             if one.error:
@@ -166,3 +193,49 @@ def _table(messages: Sequence[ScheduleEntry], now: datetime) -> Table:
         ]
         table.add_row(*[Text(printable(cell)) for cell in cells])
     return table
+
+
+def _series_as_json(series: SeriesEntry, now: datetime) -> dict[str, object]:
+    next_tick, last_tick, attempt_at = series.next_tick(), series.last_tick, series.attempt_at
+    return {
+        "component": series.component,
+        "name": series.name,
+        "expression": series.expression,
+        "zone": series.zone,
+        "missed": series.missed,
+        "state": series.state(now),
+        "nextTick": next_tick and _utc(next_tick),
+        "lastTick": last_tick and _utc(last_tick),
+        "attempts": series.attempts,
+        "attemptAt": attempt_at and _utc(attempt_at),
+        "error": series.error,
+        "givenUp": series.given_up,
+        "stoppedAt": series.stopped_at and _utc(series.stopped_at),
+    }
+
+
+def _utc(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat()
+
+
+def _series_table(series: Sequence[SeriesEntry], now: datetime) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("next", "state", "last", "component", "series", "expression", "zone", "given up"):
+        table.add_column(title, overflow="fold")
+    for one in series:
+        cells = [
+            _tick(one, one.next_tick()),
+            one.state(now),
+            _tick(one, one.last_tick),
+            one.component,
+            one.name,
+            one.expression,
+            one.zone,
+            str(one.given_up or ""),
+        ]
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    return table
+
+
+def _tick(series: SeriesEntry, time: datetime | None) -> str:
+    return "" if time is None else f"{series.local(time):%Y-%m-%d %H:%M %z}"

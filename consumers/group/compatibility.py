@@ -82,10 +82,14 @@ def join_beside(
     check_members(connection, consumer, mine, former)
 
 
-def store_declaration(connection: Connection[Any], member: int, mine: ProcessDeclaration) -> None:
-    """Store what a member declares, in the transaction that joined."""
+def store_declaration(
+    connection: Connection[Any], member: int, mine: ProcessDeclaration
+) -> list[str]:
+    """Store what a member declares, in the transaction that joined; return series that stop."""
     with translated():
-        connection.execute(_QUERIES["store"], {"member": member, "declaration": mine.to_json()})
+        stored = {"member": member, "declaration": mine.to_json()}
+        rows = connection.execute(_QUERIES["store"], stored).fetchall()
+    return [name for row in rows for name in row[0]]
 
 
 def compare(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[Incompatibility]:

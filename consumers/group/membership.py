@@ -120,6 +120,7 @@ class Membership:
 
     def join(self, connection: Connection[Any]) -> None:
         """Become a member, on a new connection; what the process held on another is kept."""
+        stopped = []
         with translated(), connection.transaction():
             if self._declaration is not None:
                 join_beside(connection, self._consumer, self._declaration, self._member)
@@ -143,7 +144,9 @@ class Membership:
                     f"`reservation partitions`"
                 )
             if self._declaration is not None:
-                store_declaration(connection, member, self._declaration)
+                stopped = store_declaration(connection, member, self._declaration)
+        for name in stopped:
+            self._log.warning("series_stopped", series=name)
         self._member = member
         self._due = 0.0
 

@@ -68,6 +68,8 @@ UNION ALL
 SELECT 'handlers of processed messages', count(*) FROM reservation.processed_handlers
 WHERE consumer = %(consumer)s
 UNION ALL
+SELECT 'series', count(*) FROM reservation.series WHERE component = %(consumer)s
+UNION ALL
 SELECT 'snapshots', count(*) FROM reservation.snapshots
 WHERE stream_name ^@ %(stream)s
 UNION ALL
@@ -128,6 +130,9 @@ WHERE h.consumer = %(consumer)s AND c.relname ~ ('^processed_' || h.handler || '
 
 -- name: remove_all_processed_handlers
 DELETE FROM reservation.processed_handlers WHERE consumer = %(consumer)s
+
+-- name: remove_all_series
+DELETE FROM reservation.series WHERE component = %(consumer)s
 
 -- name: remove_all_snapshots
 DELETE FROM reservation.snapshots WHERE stream_name ^@ %(stream)s

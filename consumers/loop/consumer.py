@@ -22,6 +22,7 @@ from consumers.loop.context import LoopContext
 from consumers.loop.ongoing_calls import OngoingCalls
 from consumers.loop.outcome_logging import crash_text
 from consumers.loop.rebalancing import Rebalancing
+from consumers.loop.recurring import RecurringCommands
 from consumers.loop.retrying.attempts import CountedAttempts
 from consumers.loop.retrying.bisection import Bisection
 from consumers.loop.retrying.deaths import Deaths
@@ -94,6 +95,7 @@ class Consumer:
             heartbeat,
         )
         self._schedule = Schedule(self._log, self._telemetry)
+        self._recurring = RecurringCommands(component, category, self._log, self._beat)
         self._membership.busy.besides = self._while_busy
         self._spans, self._losses = Spans(), Losses()
         self._event_loop = EventLoop(self._beat, options.grace)
@@ -133,7 +135,13 @@ class Consumer:
             self._in_flight, suspects, self._bisection, self._retrying, attempts, self._beat
         )
         self._waiting = Waiting(
-            self._log, notices, self._membership, self._schedule, self._due, self._calls
+            self._log,
+            notices,
+            self._membership,
+            self._schedule,
+            self._recurring,
+            self._due,
+            self._calls,
         )
         self._context = LoopContext(
             session,
@@ -228,6 +236,11 @@ class Consumer:
             if membership.due or not (new_messages or call_ended):
                 self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
                 new_messages = new_messages or membership.behind
+            if self._recurring.is_due:
+                with membership.busy:
+                    sent = self._recurring.run(connection)
+                if sent:
+                    self._schedule.add(0)
             if self._schedule.is_due:
                 new_messages |= self._schedule.write(connection)
             if self._context.isolates_suspect and self._running:

@@ -6,6 +6,7 @@ from psycopg import Connection
 
 from consumers.group.membership import REBALANCE_INTERVAL, Membership
 from consumers.loop.ongoing_calls import OngoingCalls
+from consumers.loop.recurring import RecurringCommands
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.schedule import Schedule
 from consumers.runtime.observability.logs import Log
@@ -26,6 +27,7 @@ class Waiting:
         notices: Notices | None,
         membership: Membership,
         schedule: Schedule,
+        recurring: RecurringCommands,
         due: DueLetters,
         calls: OngoingCalls,
     ) -> None:
@@ -33,6 +35,7 @@ class Waiting:
         self._notices = notices
         self._membership = membership
         self._schedule = schedule
+        self._recurring = recurring
         self._due = due
         self._calls = calls
         self._awaits_notices = False
@@ -48,7 +51,7 @@ class Waiting:
         until_rebalance = self._membership.pause
         poll = min(self._poll, until_rebalance)
         self._poll = min(self._poll * 2, REBALANCE_INTERVAL)
-        notices, until_due = self._notices, self._due.seconds
+        notices, until_due = self._notices, self._recurring.limit(self._due.seconds)
         pause = self._calls.pause(connection, stop)
         if notices is None or not self._membership.positions.partitions:
             pause.wait(min(self._schedule.limit(poll), until_due))

@@ -22,6 +22,7 @@ from reservation.idempotence.state_based.strategy import StateBased
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.messages.upcasting import Recognizer, Upcaster
+from reservation.recurring.series import Series
 from reservation.serialization.codec import camel_case
 from reservation.store.writing.scheduling import ScheduledRow
 from reservation.store.writing.write import Row
@@ -40,6 +41,7 @@ class Declarations:
         snapshot_every: the least number of events between two snapshots; None for no snapshots.
         snapshot_revision: the number of the code that makes them.
         error_hooks: what is called when an attempt to handle a message fails.
+        series: the recurring commands, by the names of their series.
         own: the declarations of the component's own messages.
         others: those of the messages of other categories, by category.
         projection: what events do to the entity.
@@ -65,6 +67,7 @@ class Declarations:
         self.snapshot_every = snapshot_every
         self.snapshot_revision = snapshot_revision
         self.error_hooks: list[ErrorHook] = []
+        self.series: dict[str, Series] = {}
         self.own = CategoryDeclarations(name, name, id)
         self.others: dict[str, CategoryDeclarations] = {}
         self.types = self.own.types

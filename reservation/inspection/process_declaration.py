@@ -68,6 +68,7 @@ class ProcessDeclaration(msgspec.Struct, frozen=True):
         writes: the events that its handlers may write, by type.
         subscriptions: of each category that it subscribes to, the messages that it handles, by
             type.
+        series: the shape of each series, by name.
     """
 
     commands: dict[str, HandledType]
@@ -75,6 +76,7 @@ class ProcessDeclaration(msgspec.Struct, frozen=True):
     events: dict[str, Shape] | None
     writes: dict[str, Shape]
     subscriptions: dict[str, dict[str, HandledType]]
+    series: dict[str, tuple[str, str, str]] = {}
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -95,6 +97,7 @@ class ProcessDeclaration(msgspec.Struct, frozen=True):
             events=_read(component) if declared.loads_entities else None,
             writes=_written(component) if declared.loads_entities else {},
             subscriptions={name: _subscribed(one) for name, one in declared.others.items()},
+            series={name: one.shape for name, one in declared.series.items()},
         )
 
 

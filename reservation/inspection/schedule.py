@@ -1,15 +1,16 @@
-"""The scheduled messages of a store, and the overdue ones."""
+"""The scheduled messages of a store, the overdue ones, and the series of recurring commands."""
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from psycopg import Connection
 
 from reservation.postgres.arrays import fetch_all
 from reservation.postgres.queries import load_queries
+from reservation.recurring.timetable import Timetable
 
 _QUERIES = load_queries("reservation.inspection", "schedule.sql")
 
@@ -72,6 +73,72 @@ class ScheduleEntry:
         if self.attempts:
             return "refused"
         return "overdue" if self.due_at <= now else "scheduled"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesEntry:
+    """A series of a component, as the store knows it.
+
+    Attributes:
+        component: the component's name.
+        name: its own name.
+        expression: the cron expression.
+        zone: the time zone.
+        missed: which ticks are sent that no process was there for.
+        reached: the time up to which all ticks are done with.
+        last_tick: the last tick that was sent; None before the first.
+        attempts: how often the tick that is due was begun.
+        attempt_at: when it is begun again; None if none was begun.
+        error: why the last attempt failed; None once a tick is sent.
+        given_up: how many ticks were given up after attempts that failed.
+        stopped_at: when it was not declared any more; None if it is.
+    """
+
+    component: str
+    name: str
+    expression: str
+    zone: str
+    missed: str
+    reached: datetime
+    last_tick: datetime | None
+    attempts: int
+    attempt_at: datetime | None
+    error: str | None
+    given_up: int
+    stopped_at: datetime | None
+
+    def next_tick(self) -> datetime | None:
+        """Return the next tick, or the first that is due; None if the series is stopped."""
+        timetable = self._timetable()
+        if timetable is None or self.stopped_at is not None:
+            return None
+        return next(timetable.after(self.reached), None)
+
+    def local(self, time: datetime) -> datetime:
+        """Return a time in the time zone, or in UTC if that is unknown where this runs."""
+        timetable = self._timetable()
+        return time.astimezone(UTC) if timetable is None else timetable.local(time)
+
+    def _timetable(self) -> Timetable | None:
+        try:
+            return Timetable(self.expression, self.zone)
+        except ValueError:
+            return None
+
+    def state(self, now: datetime) -> str:
+        """Return ``stopped``, ``failing``, ``overdue`` or ``scheduled``."""
+        if self.stopped_at is not None:
+            return "stopped"
+        if self.attempts and self.error is not None:
+            return "failing"
+        tick = self.next_tick()
+        return "overdue" if tick is not None and tick <= now else "scheduled"
+
+
+# Any: connections differ in what their rows are.
+def list_series(connection: Connection[Any]) -> Sequence[SeriesEntry]:
+    """Return the series of all components, by component and name."""
+    return [SeriesEntry(*row) for row in fetch_all(connection, _QUERIES["series"])]
 
 
 # Any: connections differ in what their rows are.

@@ -40,5 +40,11 @@ WHERE (%(category)s::text IS NULL OR split_part(stream_name, '-', 1) = %(categor
 ORDER BY due_at, number
 LIMIT %(limit)s
 
+-- name: series
+SELECT component, name, expression, zone, missed, reached, last_tick, attempts, attempt_at, error, given_up,
+       stopped_at
+FROM reservation.series
+ORDER BY component, name
+
 -- name: time
 SELECT now()

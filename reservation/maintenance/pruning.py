@@ -310,7 +310,7 @@ def prune_states(component: Component) -> Prune:
 
 
 def prune_cancelled(older_than: timedelta) -> Prune:
-    """Return what removes scheduled messages that were cancelled.
+    """Return what removes scheduled messages that were cancelled, and series that were stopped.
 
     Scheduling the same id again, in a retry of a sender for example, schedules it again after that.
     """
@@ -323,6 +323,10 @@ def prune_cancelled(older_than: timedelta) -> Prune:
                 ((count,),) = fetch_all(connection, _RESERVATIONS["cancelled"], parameters)
             if count:
                 yield Pruned("scheduled messages", "the store", count, "messages")
+        with translated(), connection.transaction():
+            ((count,),) = fetch_all(connection, _RESERVATIONS["stopped_series"], parameters)
+        if count:
+            yield Pruned("recurring commands", "the store", count, "series")
 
     return prune
 

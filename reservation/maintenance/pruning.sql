@@ -51,6 +51,17 @@ WITH to_go AS MATERIALIZED (
 )
 SELECT count(*) FROM to_go
 
+-- name: stopped_series
+-- Removes series that were stopped long ago, or counts them.
+WITH to_go AS MATERIALIZED (
+  SELECT s.component, s.name FROM reservation.series s
+  WHERE s.stopped_at < clock_timestamp() - %(older_than)s::interval
+), gone AS (
+  DELETE FROM reservation.series s USING to_go t
+  WHERE %(apply)s AND (s.component, s.name) = (t.component, t.name) AND s.stopped_at IS NOT NULL
+)
+SELECT count(*) FROM to_go
+
 -- name: http_requests
 -- Removes some of the requests that are old enough, or counts all of them.
 WITH to_go AS MATERIALIZED (

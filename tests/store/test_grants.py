@@ -38,8 +38,8 @@ EXECUTE: reservation.answer_http_request, reservation.ask, reservation.begin_htt
 """)
 CONSUMER = rights_of("""
 SELECT INSERT UPDATE: reservation.dead_letters, reservation.groups, reservation.leases,
-  reservation.processed_handlers, reservation.revisions, reservation.snapshots,
-  reservation.state_horizons
+  reservation.processed_handlers, reservation.revisions, reservation.series,
+  reservation.snapshots, reservation.state_horizons
 SELECT INSERT: message_store.messages, reservation.letter_decisions, reservation.passes,
   reservation.processed_messages
 SELECT: reservation.finding_decisions, reservation.positions, reservation.store_identity,
@@ -51,7 +51,8 @@ SELECT INSERT DELETE: reservation.states
 USAGE: schema message_store, schema reservation
 """)
 OPERATOR = rights_of("""
-SELECT: message_store.messages, reservation.store_identity, reservation.versions
+SELECT: message_store.messages, reservation.series, reservation.store_identity,
+  reservation.versions
 SELECT UPDATE: reservation.dead_letters, reservation.scheduled
 SELECT INSERT: reservation.finding_decisions, reservation.letter_decisions
 USAGE: schema message_store, schema reservation

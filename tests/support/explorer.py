@@ -8,7 +8,8 @@ cannot go on, as the server reports.
 What a consumer will do depends only on what it has seen, and that on what was committed when each
 of its statements ran. So of the schedules that are equal in these respects only one is continued:
 
-- what is committed: the messages with their causes, the positions, and the records of strategies;
+- what is committed: the messages with their causes, the positions, the records of strategies, and
+  the places of series;
   of every other table, the number of its rows;
 - for each consumer, what was committed at each of its statements since it began afresh;
 - how many kills are left.
@@ -71,11 +72,17 @@ class Stepping(psycopg.Connection[Any]):
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
-        self.ends = self.commits or args[0].__name__ in _ENDING
+        name = args[0].__name__
+        # A statement outside of a transaction is one of its own.
+        is_single = name != "_enter_gen" and self._is_idle()
+        self.ends = self.commits or name in _ENDING or is_single
         # A BEGIN sees and does nothing, so a stop before it equals one after it.
-        if self.ask is not None and args[0].__name__ != "_enter_gen":
+        if self.ask is not None and name != "_enter_gen":
             self.ask()
         return super().wait(*args, **kwargs)
+
+    def _is_idle(self) -> bool:
+        return self.info.transaction_status == TransactionStatus.IDLE
 
 
 class SteppingTogether(Stepping, KeepingConnection):
@@ -414,6 +421,10 @@ _KEPT = """
     UNION ALL
     SELECT 'letter', m.n, d.consumer, d.attempts, d.state, d.reason, ''
     FROM reservation.dead_letters d JOIN messages m USING (global_position)
+    UNION ALL
+    SELECT 'series', extract(year FROM s.reached)::bigint, s.name,
+           extract(year FROM s.attempted)::bigint, s.expression, (s.attempt_at > now())::text, ''
+    FROM reservation.series s
     ORDER BY 1, 2, 3, 4
 """
 _POSITIONS = """

@@ -31,6 +31,7 @@ from reservation import (
     Retry,
     RetryLater,
     StoredMessage,
+    Tick,
     Upcast,
     Write,
 )
@@ -122,6 +123,15 @@ def call(context: Context) -> None:
 @account.initiate(Open, retry=Retry(attempts=3, on=OSError), concurrency=5)
 async def open_elsewhere(command: Open, context: Context) -> Opened:
     return context.follow(command, Opened)
+
+
+@account.every("0 2 * * *", zone="Europe/Berlin", missed="all", name="nightly")
+def at_night(tick: Tick) -> Open | None:
+    return Open(tick.key) if tick.time.day == 1 else None
+
+
+def call_at_night(tick: Tick) -> None:
+    assert_type(at_night(tick), Open | None)
 
 
 @account.on_error

@@ -157,6 +157,17 @@ account.on_error(takes_no_attempt)  # mypy: type-var, pyright: reportArgumentTyp
 account.on_error(takes_only_some_exceptions)  # mypy: type-var, pyright: reportArgumentType
 
 
+def takes_no_tick() -> Open: ...
+
+
+def returns_the_key(tick: object) -> str: ...
+
+
+account.every("0 2 * * *")(takes_no_tick)  # mypy: type-var, pyright: reportArgumentType
+account.every("0 2 * * *")(returns_the_key)  # mypy: type-var, pyright: reportArgumentType
+account.every("0 2 * * *", missed="first")  # mypy: arg-type, pyright: reportArgumentType
+
+
 account.handle(Deposit, once=None, retry="1s")  # mypy: call-overload, pyright: reportArgumentType
 Retry(attempts="10")  # mypy: arg-type, pyright: reportArgumentType
 Retry(attempts=10, on=OSError())  # mypy: arg-type, pyright: reportArgumentType

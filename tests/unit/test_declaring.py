@@ -358,7 +358,8 @@ def test_completion_shows_what_a_user_calls():
     """All else is private."""
     shown = {name for name in dir(Component) if not name.startswith("_")}
     assert shown == {
-        *("check", "command_stream", "decode", "entity_stream", "handle", "ignore", "initiate"),
+        *("check", "command_stream", "decode", "entity_stream", "every", "handle", "ignore"),
+        "initiate",
         *("message", "on_error", "project", "question"),
     }
 

@@ -20,7 +20,7 @@ from tests.support.servers import DEFAULT_IMAGE
 NAMES = {
     "reservation": """
         NO_STREAM AsyncMessageStore Cancellation Component Context FailedAttempt Key MessageStore
-        Metadata Notices Outcome Question Reject Retry RetryLater StoredMessage Upcast Write
+        Metadata Notices Outcome Question Reject Retry RetryLater StoredMessage Tick Upcast Write
         __version__ stream_name
     """,
     "reservation.strategies": """

@@ -27,6 +27,7 @@ from reservation.handlers.failed_attempt import FailedAttempt
 from reservation.messages.stream_name import check_category
 from reservation.messages.upcasting import Recognizer, Upcast, Upcaster
 from reservation.raised import describe
+from reservation.recurring.series import Tick
 from reservation.serialization.immutability import never_changes
 from reservation.serialization.struct_types import PLAIN, shown
 
@@ -169,6 +170,12 @@ def check_error_hook(component: str, hook: Any) -> None:
     """Make sure that a function can be called with the exception of a failed attempt."""
     arguments: list[tuple[str, type | None]] = [("error", Exception), ("attempt", FailedAttempt)]
     _check_function(component, "function for errors", hook, arguments)
+
+
+def check_tick_function(component: str, series: str, function: Any) -> None:
+    """Make sure that a function can be called with a tick of a series."""
+    what = f"function of the series {series!r}"
+    _check_function(component, what, function, [("tick", Tick)])
 
 
 def check_single(component: str, classes: Sequence[type], options: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ GRANT INSERT (
 GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
-  reservation.state_horizons
+  reservation.state_horizons, reservation.series
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
@@ -84,7 +84,7 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.store_identity,
   reservation.dead_letters, reservation.finding_decisions, reservation.letter_decisions,
-  reservation.scheduled
+  reservation.scheduled, reservation.series
 TO {role};
 GRANT UPDATE (cancelled_at, dead_at, attempts, attempt_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, next_attempt_at, changed_at) ON reservation.dead_letters TO {role};

@@ -78,13 +78,15 @@ WITH senders AS (
     ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.series', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),
     ('operator', 'reservation.store_identity', ARRAY['SELECT']),
     ('operator', 'reservation.dead_letters', ARRAY['SELECT']),
     ('operator', 'reservation.finding_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.letter_decisions', ARRAY['SELECT']),
-    ('operator', 'reservation.scheduled', ARRAY['SELECT'])
+    ('operator', 'reservation.scheduled', ARRAY['SELECT']),
+    ('operator', 'reservation.series', ARRAY['SELECT'])
   UNION ALL
   SELECT 'auditor', s.nspname || '.' || c.relname, ARRAY['SELECT']
   FROM pg_catalog.pg_class c

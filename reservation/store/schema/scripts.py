@@ -51,6 +51,7 @@ FUNCTION_SCRIPTS = (
     "scheduling",
     "scheduled_writing",
     "group",
+    "series",
     "http",
     "planner",
     "privileges",

@@ -31,6 +31,8 @@ BEGIN
           -- scheduled messages
           'cancel_scheduled', 'cancel_sent', 'next_scheduled', 'lock_scheduled', 'forget_scheduled',
           'try_scheduled_singly', 'put_off_scheduled',
+          -- series
+          'declare_series', 'newest_series', 'stop_series', 'claim_tick', 'send_tick', 'fail_tick',
           -- HTTP requests
           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request',
           'send_http_command', 'sent_http_commands']),

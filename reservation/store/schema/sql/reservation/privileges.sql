@@ -27,7 +27,7 @@ GRANT INSERT (
 GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
-  reservation.state_horizons
+  reservation.state_horizons, reservation.series
 TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;

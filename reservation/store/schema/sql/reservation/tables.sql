@@ -332,6 +332,25 @@ CREATE INDEX scheduled_refused_of ON reservation.scheduled (
 CREATE INDEX scheduled_dead ON reservation.scheduled (due_at, number)
 WHERE cancelled_at IS NULL AND dead_at IS NOT NULL;
 
+-- Recurring commands of components, by the processes that declare them; see series.sql. One that is not declared
+-- any more stays, and is stopped.
+CREATE TABLE reservation.series (
+  component text NOT NULL,
+  name text NOT NULL,
+  expression text NOT NULL,
+  zone text NOT NULL,
+  missed text NOT NULL CHECK (missed IN ('latest', 'all', 'none')),
+  reached timestamptz NOT NULL,  -- all ticks up to here are sent, missed or given up
+  last_tick timestamptz,  -- the last that was sent, or for which there was nothing to send
+  attempted timestamptz,  -- the tick that is being sent
+  attempts integer NOT NULL DEFAULT 0,  -- how often that was begun
+  attempt_at timestamptz,  -- when it may be begun again
+  error text,  -- why the last attempt that failed did, until a tick is sent
+  given_up bigint NOT NULL DEFAULT 0,  -- how many ticks were given up after attempts that failed
+  stopped_at timestamptz,
+  PRIMARY KEY (component, name)
+) WITH (fillfactor = 50);
+
 -- What HTTP requests with an idempotency key were answered. The id is made of who asks and of the key, so
 -- neither of them is stored. Answers may hold personal data: nobody but the owner and auditors may read
 -- the table, and others reach the requests of their own role through functions.
