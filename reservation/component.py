@@ -7,7 +7,6 @@ reads. What the decorators accept is typed by `reservation.handlers.protocols`, 
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
 from types import EllipsisType
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -62,6 +61,7 @@ from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
 from reservation.messages.upcasting import Upcast, Upcaster
 from reservation.raised import note_own_code
+from reservation.serialization.fields import is_message
 from reservation.store.answers.question import Question
 
 Message = TypeVar("Message")
@@ -129,7 +129,7 @@ class Component(Generic[Entity]):
             replies_to: the category, or the categories, that handlers may reply to; see
                 `Context.reply`.
             snapshot_every: the least number of events between two snapshots of an entity, which
-                must be a dataclass; None for no snapshots.
+                must be of a message class; None for no snapshots.
             snapshot_revision: raise it whenever a projector is changed, so that snapshots made by
                 the former one are not used.
 
@@ -175,7 +175,7 @@ class Component(Generic[Entity]):
         stream there and is discarded.
 
         Args:
-            command: the command's dataclass.
+            command: the command's class.
             ignoring: the fields in which a reissue may differ from the first issue.
             retry: when a message is tried again whose handler raised.
             concurrency: how many calls of an async handler run at a time.
@@ -253,7 +253,7 @@ class Component(Generic[Entity]):
         event of the entity, or what is recorded of a message without one.
 
         Args:
-            message: the dataclass of the command, or of the messages of the other category, which
+            message: the class of the command, or of the messages of the other category, which
                 may have another class of that name than the component has.
             key: the field, or fields, that hold the command's idempotence key, a function that
                 takes the command and returns it, or a `Key`.
@@ -317,10 +317,10 @@ class Component(Generic[Entity]):
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity, or returns the new one. It has
-        to return it where entities cannot be changed, such as frozen dataclasses of tuples.
+        to return it where entities cannot be changed, such as frozen classes of tuples.
 
         Args:
-            event: the event's dataclass.
+            event: the event's class.
 
         Raises:
             DeclarationError: the component has no entity, the event has a projector already,
@@ -379,7 +379,7 @@ class Component(Generic[Entity]):
         another category; before or after its other declarations.
 
         Args:
-            messages: the messages' dataclasses.
+            messages: the messages' classes.
             former_names: the former names of the class, or the only one, which are the types of
                 stored messages of it.
             stored_as: the name that messages of the class are still written under, because there
@@ -481,7 +481,7 @@ class Component(Generic[Entity]):
             StreamNameError: the id is empty, or too long for a stream's name.
         """
         if self._declarations.own.of_class(type(command)).role not in HANDLED:
-            if isinstance(command, type) or not is_dataclass(command):
+            if not is_message(command):
                 given = command.__name__ if isinstance(command, type) else type(command).__name__
                 raise UnknownTypeError(
                     f"Cannot send {given} to the component {self.name!r}: send one command at a "

@@ -1,6 +1,5 @@
 """The classes of a component's events, as far as the declaration says them."""
 
-import dataclasses
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -9,6 +8,7 @@ from reservation.errors import MessageError
 from reservation.handlers.checks.annotations import annotations, leaves_of
 from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.serialization.fields import is_message_class
 
 
 class KnownEvents:
@@ -23,7 +23,7 @@ class KnownEvents:
 
     def _add(self, hint: object) -> None:
         for leaf in leaves_of(hint):
-            if isinstance(leaf, type) and dataclasses.is_dataclass(leaf):
+            if is_message_class(leaf):
                 name = self._types.written(leaf).name
                 # Of two classes of one name, neither is sure to be that of an event.
                 known = self._returned.setdefault(name, leaf)

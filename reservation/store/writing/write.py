@@ -36,8 +36,8 @@ class Write:
     """One message to be written.
 
     Attributes:
-        message: an instance of a dataclass, whose name becomes the message type, unless the class
-            has a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
+        message: an instance of a message class, whose name becomes the message type, unless it has
+            a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
         stream_name: where to.
         id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
         metadata: what caused it and what it belongs to; None for none.
@@ -165,7 +165,7 @@ def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAUL
     except Exception as error:
         raise EncodeError(
             f"Cannot encode a {type(message).__name__} for {stream_name}: {codec.explain(error)}; "
-            f"a message is a dataclass whose fields hold what their types say"
+            f"the fields of a message hold what their types say"
         ) from error
 
 
