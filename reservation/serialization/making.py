@@ -30,8 +30,11 @@ _ELSE = msgspec.UNSET
 
 @functools.cache
 def is_native(class_: Any) -> bool:
-    """Return whether msgspec makes instances of a class, and all that is in their fields."""
-    if not adapter_of(class_).is_native:
+    """Return whether msgspec makes instances of a class, and all that is in their fields.
+
+    It cannot tell from a twin which class of a union is meant.
+    """
+    if not adapter_of(class_).is_native or _chooses(class_):
         return False
     return all(is_native(one) for hint in hints_of(class_).values() for one in classes_in(hint))
 
@@ -104,7 +107,7 @@ def shaper(class_: Any) -> Callable[[Any], Any]:
     twin_type = twin(class_)
     if not _chooses(class_):
         return functools.partial(msgspec.convert, type=twin_type, from_attributes=True)
-    # msgspec cannot tell which class of a union an instance is of, but does know its twin.
+    # Nor does it know which class of a union an instance is of, but it knows the twins.
     names = [form.name for form in forms_of(class_)]
 
     def shaped(message: Any) -> Any:
