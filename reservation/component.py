@@ -57,8 +57,8 @@ from reservation.idempotence.followed import Followed
 from reservation.idempotence.key import KeyPart, KeyValue, fields_of, key_fields, key_part
 from reservation.idempotence.strategy import Strategy
 from reservation.messages import stream_name as names
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
 from reservation.messages.upcasting import Upcast, Upcaster
 from reservation.raised import note_own_code
 from reservation.serialization.fields import is_message
@@ -346,7 +346,7 @@ class Component(Generic[Entity]):
     @overload
     def message(
         self,
-        message: type[DataclassInstance],
+        message: type[MessageInstance],
         /,
         *,
         former_names: str | Iterable[str] = (),
@@ -357,14 +357,14 @@ class Component(Generic[Entity]):
     @overload
     def message(
         self,
-        first: type[DataclassInstance],
-        second: type[DataclassInstance],
+        first: type[MessageInstance],
+        second: type[MessageInstance],
         /,
-        *more: type[DataclassInstance],
+        *more: type[MessageInstance],
     ) -> None: ...
     def message(
         self,
-        *messages: type[DataclassInstance],
+        *messages: type[MessageInstance],
         former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
@@ -497,7 +497,7 @@ class Component(Generic[Entity]):
     @overload
     def question(
         self,
-        command: type[DataclassInstance],
+        command: type[MessageInstance],
         /,
         *,
         key: KeyValue | None = None,
@@ -508,7 +508,7 @@ class Component(Generic[Entity]):
     @overload
     def question(
         self,
-        command: DataclassInstance,
+        command: MessageInstance,
         /,
         *,
         stream_name: str | None = None,
@@ -516,7 +516,7 @@ class Component(Generic[Entity]):
     ) -> Question: ...
     def question(
         self,
-        command: type[DataclassInstance] | DataclassInstance,
+        command: type[MessageInstance] | MessageInstance,
         /,
         *,
         key: KeyValue | None = None,
@@ -544,7 +544,7 @@ class Component(Generic[Entity]):
         return questions.question(self._declarations, command, key, entity, stream_name, message_id)
 
     @overload
-    def decode(self, message: StoredMessage, /) -> DataclassInstance: ...
+    def decode(self, message: StoredMessage, /) -> MessageInstance: ...
     @overload
     def decode(self, message: StoredMessage, class_: type[Message], /) -> Message: ...
     def decode(self, message: StoredMessage, class_: type[Any] | None = None, /) -> Any:
