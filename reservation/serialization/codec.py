@@ -104,16 +104,15 @@ def prepare(type_: type) -> None:
 
 
 def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
-    shaped, encode_json = shaper(type_), json_limits.encoder.encode
-    # What the class would refuse when it is read is refused when it is written.
-    read = None if is_native(type_) else maker(type_)
+    encode_json, convert, twin_type = json_limits.encoder.encode, msgspec.convert, twin(type_)
+    checked = None if is_native(type_) else _checked_twin(type_)
     to_check = [(name, look.checks) for name, look in json_limits.fields(type_, json_limits.HIDDEN)]
 
     def encode_one(message: Any) -> bytes:
-        whole = shaped(message)
-        if read is not None:
-            read(whole)
-        data = encode_json(whole)
+        if checked is None:
+            data = encode_json(convert(message, twin_type, from_attributes=True))
+        else:
+            data = encode_json(checked(message))
         for name, kinds in to_check:
             if value := getattr(message, name):  # an empty value cannot be wrong
                 check = kinds.get(type(value))
@@ -123,6 +122,18 @@ def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
         return data
 
     return encode_one
+
+
+def _checked_twin(type_: Any) -> Callable[[Any], Any]:
+    """Return what makes the twin of an instance, and refuses what its class would not read."""
+    shaped, make = shaper(type_), maker(type_)
+
+    def checked(message: Any) -> Any:
+        whole = shaped(message)
+        make(whole)
+        return whole
+
+    return checked
 
 
 def _make_decoder(type_: Any) -> Callable[[str], Any]:
