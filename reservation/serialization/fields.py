@@ -47,11 +47,7 @@ def is_message_class(class_: object) -> bool:
 
 
 def adapter_of(class_: type) -> ClassAdapter:
-    """Return the adapter of a class.
-
-    Raises:
-        UnfitClassError: it is of no known kind.
-    """
+    """Return the adapter of a class; `UnfitClassError` if it is of no known kind."""
     adapter = _adapters[class_]
     if adapter is None:
         raise UnfitClassError(
@@ -63,12 +59,7 @@ def adapter_of(class_: type) -> ClassAdapter:
 
 @functools.cache
 def forms_of(class_: Any) -> tuple[FieldForm, ...]:
-    """Return the fields of a class, and their forms in JSON.
-
-    Raises:
-        UnfitClassError: the class or a field has no form in JSON.
-        NameError: an annotation refers to what is not defined.
-    """
+    """Return the fields of a class, and their forms in JSON; see `ClassAdapter.forms`."""
     return tuple(adapter_of(class_).forms(class_))
 
 

@@ -532,7 +532,7 @@ class Serializing(BaseModel):
 
 
 class Plainly(BaseModel):
-    account_id: Annotated[str, pydantic.PlainSerializer(str)]
+    account_id: Annotated[str, pydantic.PlainSerializer(lambda value: value)]
 
 
 class Secret(BaseModel):

@@ -103,11 +103,7 @@ class ClassAdapter(Protocol):
         """Return whether a class is of the kind, without importing a library for that."""
 
     def forms(self, class_: Any) -> list[FieldForm]:
-        """Return the fields that are stored.
-
-        Raises:
-            UnfitClassError: the class or a field has no form in JSON.
-        """
+        """Return the fields that are stored; `UnfitClassError` if one has no form in JSON."""
 
     def options(self, class_: Any) -> dict[str, Any]:
         """Return what the class says of its JSON, as options of `msgspec.defstruct`."""

@@ -31,7 +31,7 @@ class DataclassAdapter:
         return dataclasses.is_dataclass(class_)
 
     def forms(self, class_: Any) -> list[FieldForm]:
-        if hasattr(class_, "__is_pydantic_dataclass__"):
+        if hasattr(class_, "__pydantic_validator__"):
             raise UnfitClassError(
                 f"{class_.__name__} is a dataclass of Pydantic; derive it from "
                 f"pydantic.BaseModel, or decorate it with dataclasses.dataclass"
