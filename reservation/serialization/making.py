@@ -118,11 +118,12 @@ def shaper(class_: Any) -> Callable[[Any], Any]:
 
 
 def _shaped(value: Any) -> Any:
+    class_: Any = type(value)
     if is_message(value):
-        return shaper(type(value))(value)
+        return shaper(class_)(value)
     if isinstance(value, dict):
         return {key: _shaped(part) for key, part in value.items()}
-    return type(value)(map(_shaped, value)) if type(value) in (list, tuple) else value
+    return class_(map(_shaped, value)) if class_ in (list, tuple) else value
 
 
 @functools.cache

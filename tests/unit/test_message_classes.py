@@ -22,6 +22,8 @@ from pydantic.alias_generators import to_pascal
 
 from reservation import Component, Key
 from reservation.declaration.table import declarations
+from reservation.entity.projection import Loaded
+from reservation.entity.snapshots import Snapshots
 from reservation.errors import DeclarationError, EncodeError
 from reservation.handlers.copying import copied
 from reservation.idempotence.server_keys import server_rules
@@ -588,6 +590,10 @@ with warnings.catch_warnings():
     class First(v1.BaseModel):
         account_id: str
 
+    class Encoding(BaseModel):
+        model_config = ConfigDict(json_encoders={str: repr})
+        account_id: str
+
 
 UNFIT: dict[type, str] = {
     int: "int is not a dataclass; decorate it with @dataclass, or make it a msgspec.Struct, an "
@@ -597,6 +603,7 @@ UNFIT: dict[type, str] = {
     Mingled: "Mingled is a dataclass of Pydantic; derive it from pydantic.BaseModel, or .*",
     Extra: "Extra has extra='allow', .* declare a field of the type dict.*",
     Serializing: "Serializing has a serializer, .* leave it out, or .*",
+    Encoding: "Encoding has a serializer, .* leave it out, or .*",
     Plainly: "Plainly cannot be a message: its field account_id has a serializer .*",
     Secret: "Secret cannot be a message: its field account_id holds a SecretStr, .*",
     Pathed: "Pathed cannot be a message: its field account_id has an AliasPath, .*",
@@ -761,6 +768,16 @@ def test_an_entity_that_can_be_changed_is_copied(kind):
 def test_a_model_with_private_attributes_can_be_changed():
     """Frozen or not, these can be set."""
     assert not never_changes(FrozenWithPrivate)
+
+
+def test_an_entity_that_would_lose_a_private_attribute_is_no_snapshot():
+    """It would come back changed."""
+    snapshots = Snapshots(None, Computed, every=1, revision="1")
+    loaded = {"purse-1": Loaded(Computed(amount=1), version=3, started=True)}
+    assert snapshots.writing(loaded)[1] == []
+    loaded["purse-1"].entity._seen = 4
+    loaded["purse-1"].version = 6
+    assert snapshots.writing(loaded)[1] == ["purse-1"]
 
 
 @every_kind

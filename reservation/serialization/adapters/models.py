@@ -171,7 +171,7 @@ def _check(class_: Any) -> None:
             f"type dict[str, Any] instead"
         )
     said = class_.__pydantic_decorators__
-    if said.field_serializers or said.model_serializers:
+    if said.field_serializers or said.model_serializers or _config(class_, "json_encoders"):
         raise UnfitClassError(
             f"{name} has a serializer, and fields are stored by their types; leave it out, or "
             f"annotate the field with the type that is to be stored"
