@@ -120,5 +120,6 @@ def _says_the_same(
         return same_content(command, declared.types.decode(first), ignoring)
     except MessageError:  # as it is stored
         own = codec.encode(command)
-        fields = [keys_of(type(command))[field] for field in ignoring]
+        class_: Any = type(command)
+        fields = [keys_of(class_)[field] for field in ignoring]
         return first.data is not None and same_json(own, first.data, fields)

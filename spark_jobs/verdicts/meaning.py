@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -160,7 +161,8 @@ def differences(
         one, other = declared.types.decode(command), declared.types.decode(first)
         if type(one) is not type(other):
             return other_type
-        keys = keys_of(type(one))
+        class_: Any = type(one)  # of any component
+        keys = keys_of(class_)
         names = [keys[name] for name in differing_fields(one, other, own.ignoring)]
     except KeyboardInterrupt:
         raise

@@ -111,8 +111,9 @@ def is_repeated(
 
 def _meaning(value: Any) -> Any:
     """Return a value with a dictionary in the place of each message in it."""
+    class_: Any = type(value)
     if is_message(value):
-        return {name: _meaning(getattr(value, name)) for name in names_of(type(value))}
+        return {name: _meaning(getattr(value, name)) for name in names_of(class_)}
     if isinstance(value, dict):
         return {key: _meaning(part) for key, part in value.items()}
     return [*map(_meaning, value)] if isinstance(value, list | tuple) else value
