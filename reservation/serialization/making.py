@@ -25,7 +25,6 @@ from reservation.serialization.fields import (
 from reservation.serialization.struct_types import alias_names, class_of, twin
 
 # Any, throughout: structs that are made at run time have no static type.
-_ELSE = msgspec.UNSET
 
 
 @functools.cache
@@ -58,13 +57,15 @@ def maker(class_: Any) -> Callable[[Any], Any]:
 
 
 def _own_maker(class_: Any) -> Callable[[Any], Any]:
-    forms = forms_of(class_)
-    make, values_of = adapter_of(class_).maker(class_), msgspec.structs.asdict
+    forms, adapter = forms_of(class_), adapter_of(class_)
+    make, values_of = adapter.maker(class_), msgspec.structs.asdict
     holding = [form for form in forms if classes_in(form.hint)]
     aliased = [(form, alias_names(form)) for form in forms if form.aliases]
 
     def made(read: Any) -> Any:
-        values = {name: one for name, one in values_of(read).items() if one is not _ELSE}
+        values = values_of(read)
+        if not adapter.is_native:  # then it fills in itself what is missing
+            values = {name: one for name, one in values.items() if one is not msgspec.UNSET}
         for form, names in aliased:
             given = [values.pop(name) for name in names if name in values]
             if given:

@@ -35,7 +35,7 @@ from reservation.serialization.adapters.adapter import RefusedValuesError
 from reservation.serialization.immutability import never_changes
 from reservation.store.writing.write import Write, row_of
 from reservation.testing import check_deterministic
-from tests.support.controls import TIME
+from tests.support.controls import TIME, deposit, stored
 
 
 def as_dataclass(name: str, **fields: Any) -> type:
@@ -241,6 +241,19 @@ def test_what_a_nested_class_refuses_is_named_by_its_path(kind, line):
     assert "SECRET" not in explained
 
 
+@dataclass(slots=True)
+class Patch:
+    line: LineOfModel
+    note: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_a_field_that_may_be_unset_stays_so():
+    """Also where another field holds a class that makes itself."""
+    patch = Patch(LineOfModel(unit_price=1))
+    assert codec.encode(patch) == '{"line":{"unitPrice":1}}'
+    assert codec.decode(Patch, '{"line":{"unitPrice":1}}') == patch
+
+
 class Cat(msgspec.Struct, tag=True):
     lives_left: int
 
@@ -431,6 +444,12 @@ def test_what_a_class_would_refuse_to_read_is_not_written(message):
     """However the instance came to be: the error is its sender's."""
     with pytest.raises(EncodeError, match=r"Input should be greater than 0 - at `\$"):
         row_of(Write(message, "purse-1"), ID)
+
+
+def test_a_message_as_it_is_read_is_no_message_to_write():
+    """Although its class is a Struct."""
+    with pytest.raises(EncodeError, match="a message as it is read; decode it"):
+        row_of(Write(stored(deposit()), "purse-1"), ID)
 
 
 def test_types_of_pydantic_are_stored_as_pydantic_writes_them():
