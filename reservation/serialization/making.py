@@ -29,11 +29,8 @@ from reservation.serialization.struct_types import alias_names, class_of, twin
 
 @functools.cache
 def is_native(class_: Any) -> bool:
-    """Return whether msgspec makes instances of a class, and all that is in their fields.
-
-    It cannot tell from a twin which class of a union is meant.
-    """
-    if not adapter_of(class_).is_native or _chooses(class_):
+    """Return whether msgspec makes instances of a class, and all that is in their fields."""
+    if not adapter_of(class_).is_native or _is_beyond_convert(class_):
         return False
     return all(is_native(one) for hint in hints_of(class_).values() for one in classes_in(hint))
 
@@ -106,14 +103,17 @@ def _made(value: Any) -> Any:
 def shaper(class_: Any) -> Callable[[Any], Any]:
     """Return the function that makes the twin of an instance, and checks it against the types."""
     twin_type = twin(class_)
-    if not _chooses(class_):
+    if not _is_beyond_convert(class_):
         return functools.partial(msgspec.convert, type=twin_type, from_attributes=True)
-    # Nor does it know which class of a union an instance is of, but it knows the twins.
     names = [form.name for form in forms_of(class_)]
 
     def shaped(message: Any) -> Any:
         values = {name: _shaped(getattr(message, name)) for name in names}
-        return msgspec.convert(SimpleNamespace(**values), twin_type, from_attributes=True)
+        given = {name: one for name, one in values.items() if one is not msgspec.UNSET}
+        whole = msgspec.convert(SimpleNamespace(**given), twin_type, from_attributes=True)
+        for name in values.keys() - given.keys():
+            setattr(whole, name, msgspec.UNSET)
+        return whole
 
     return shaped
 
@@ -128,13 +128,19 @@ def _shaped(value: Any) -> Any:
 
 
 @functools.cache
-def _chooses(class_: Any) -> bool:
-    """Return whether there is a union of several classes in a class, or in those of its fields."""
-    return any(map(_has_choice, hints_of(class_).values()))
+def _is_beyond_convert(class_: Any) -> bool:
+    """Return whether `msgspec.convert` cannot make a class of its twin, or the twin of it.
+
+    It cannot tell which class of a union an instance is of, although it knows the twins, and it
+    takes no unset attributes.
+    """
+    return any(map(_holds_what_convert_cannot, hints_of(class_).values()))
 
 
-def _has_choice(hint: Any) -> bool:
+def _holds_what_convert_cannot(hint: Any) -> bool:
     if is_message_class(hint):
-        return _chooses(hint)
+        return _is_beyond_convert(hint)
     parts = typing.get_args(hint)
-    return sum(map(is_message_class, parts)) > 1 or any(map(_has_choice, parts))
+    if msgspec.UnsetType in parts or sum(map(is_message_class, parts)) > 1:
+        return True
+    return any(map(_holds_what_convert_cannot, parts))

@@ -401,7 +401,7 @@ async def send_in_an_async_session(
 
 def decode(message: StoredMessage) -> Decimal:
     assert_type(account.decode(message, Deposited), Deposited)
-    assert_type(dataclasses.asdict(account.decode(message)), dict[str, Any])
+    assert_type(dataclasses.asdict(account.decode(message, Deposited)), dict[str, Any])
     assert_type(check_upcast(account, "Deposit", {"amount": 1}), Any)
     return check_upcast(account, Deposited, {"cents": 1}, version=1).amount
 
@@ -510,7 +510,9 @@ refunds = Component("refunds", entity=Refunds, id="account_id")
 
 @refunds.handle(Refund, key="refund_id")
 def refund(command: Refund, entity: Refunds, context: Context) -> Refunded | RefundRefused:
-    return context.follow(command, RefundRefused if entity.number else Refunded)
+    if entity.number:
+        return context.follow(command, RefundRefused)
+    return context.follow(command, Refunded)
 
 
 @refunds.project(Refunded)
