@@ -7,7 +7,6 @@ reads. What the decorators accept is typed by `reservation.handlers.protocols`, 
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
 from types import EllipsisType
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -63,12 +62,13 @@ from reservation.idempotence.followed import Followed
 from reservation.idempotence.key import KeyPart, KeyValue, fields_of, key_fields, key_part
 from reservation.idempotence.strategy import Strategy
 from reservation.messages import stream_name as names
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
 from reservation.messages.upcasting import Upcast, Upcaster
 from reservation.raised import note_own_code
 from reservation.recurring.due import Missed
 from reservation.recurring.series import TickFunction
+from reservation.serialization.fields import is_message
 from reservation.store.answers.question import Question
 
 Message = TypeVar("Message")
@@ -136,7 +136,7 @@ class Component(Generic[Entity]):
             replies_to: the category, or the categories, that handlers may reply to; see
                 `Context.reply`.
             snapshot_every: the least number of events between two snapshots of an entity, which
-                must be a dataclass; None for no snapshots.
+                must be of a message class; None for no snapshots.
             snapshot_revision: raise it whenever a projector is changed, so that snapshots made by
                 the former one are not used.
 
@@ -182,7 +182,7 @@ class Component(Generic[Entity]):
         stream there and is discarded.
 
         Args:
-            command: the command's dataclass.
+            command: the command's class.
             ignoring: the fields in which a reissue may differ from the first issue.
             retry: when a message is tried again whose handler raised.
             concurrency: how many calls of an async handler run at a time.
@@ -260,7 +260,7 @@ class Component(Generic[Entity]):
         event of the entity, or what is recorded of a message without one.
 
         Args:
-            message: the dataclass of the command, or of the messages of the other category, which
+            message: the class of the command, or of the messages of the other category, which
                 may have another class of that name than the component has.
             key: the field, or fields, that hold the command's idempotence key, a function that
                 takes the command and returns it, or a `Key`.
@@ -324,10 +324,10 @@ class Component(Generic[Entity]):
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity, or returns the new one. It has
-        to return it where entities cannot be changed, such as frozen dataclasses of tuples.
+        to return it where entities cannot be changed, such as frozen classes of tuples.
 
         Args:
-            event: the event's dataclass.
+            event: the event's class.
 
         Raises:
             DeclarationError: the component has no entity, the event has a projector already,
@@ -395,7 +395,7 @@ class Component(Generic[Entity]):
     @overload
     def message(
         self,
-        message: type[DataclassInstance],
+        message: type[MessageInstance],
         /,
         *,
         former_names: str | Iterable[str] = (),
@@ -406,14 +406,14 @@ class Component(Generic[Entity]):
     @overload
     def message(
         self,
-        first: type[DataclassInstance],
-        second: type[DataclassInstance],
+        first: type[MessageInstance],
+        second: type[MessageInstance],
         /,
-        *more: type[DataclassInstance],
+        *more: type[MessageInstance],
     ) -> None: ...
     def message(
         self,
-        *messages: type[DataclassInstance],
+        *messages: type[MessageInstance],
         former_names: str | Iterable[str] = (),
         stored_as: str | None = None,
         version: int | None = None,
@@ -428,7 +428,7 @@ class Component(Generic[Entity]):
         another category; before or after its other declarations.
 
         Args:
-            messages: the messages' dataclasses.
+            messages: the messages' classes.
             former_names: the former names of the class, or the only one, which are the types of
                 stored messages of it.
             stored_as: the name that messages of the class are still written under, because there
@@ -530,7 +530,7 @@ class Component(Generic[Entity]):
             StreamNameError: the id is empty, or too long for a stream's name.
         """
         if self._declarations.own.of_class(type(command)).role not in HANDLED:
-            if isinstance(command, type) or not is_dataclass(command):
+            if not is_message(command):
                 given = command.__name__ if isinstance(command, type) else type(command).__name__
                 raise UnknownTypeError(
                     f"Cannot send {given} to the component {self.name!r}: send one command at a "
@@ -546,7 +546,7 @@ class Component(Generic[Entity]):
     @overload
     def question(
         self,
-        command: type[DataclassInstance],
+        command: type[MessageInstance],
         /,
         *,
         key: KeyValue | None = None,
@@ -557,7 +557,7 @@ class Component(Generic[Entity]):
     @overload
     def question(
         self,
-        command: DataclassInstance,
+        command: MessageInstance,
         /,
         *,
         stream_name: str | None = None,
@@ -565,7 +565,7 @@ class Component(Generic[Entity]):
     ) -> Question: ...
     def question(
         self,
-        command: type[DataclassInstance] | DataclassInstance,
+        command: type[MessageInstance] | MessageInstance,
         /,
         *,
         key: KeyValue | None = None,
@@ -593,7 +593,7 @@ class Component(Generic[Entity]):
         return questions.question(self._declarations, command, key, entity, stream_name, message_id)
 
     @overload
-    def decode(self, message: StoredMessage, /) -> DataclassInstance: ...
+    def decode(self, message: StoredMessage, /) -> MessageInstance: ...
     @overload
     def decode(self, message: StoredMessage, class_: type[Message], /) -> Message: ...
     def decode(self, message: StoredMessage, class_: type[Any] | None = None, /) -> Any:

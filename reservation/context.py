@@ -32,6 +32,7 @@ from reservation.errors import (
 from reservation.messages.message import StoredMessage, follow, further_id, printable
 from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import category
+from reservation.serialization.fields import is_message
 from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing.scheduling import ScheduledWrite, check_when
 from reservation.store.writing.write import Receiver, Write, stream_to
@@ -281,13 +282,13 @@ class Context:
         """Return a new message that takes its attributes of the same name from ``source``.
 
         Args:
-            source: the message that is followed, an instance of any dataclass.
-            type_: the dataclass of the message to make.
+            source: the message that is followed, an instance of any message class.
+            type_: the class of the message to make.
             attributes: what the source does not have, or has with another value.
 
         Raises:
             TypeError: an attribute is given that the message does not have, or one is not given
-                that it needs.
+                that it needs; or what the class raises that checks its values.
         """
         return follow(source, type_, **attributes)
 
@@ -327,7 +328,7 @@ class Context:
         then, with the id by which it can be cancelled.
 
         Args:
-            message: a dataclass instance.
+            message: an instance of a message class.
             stream_name: the stream to write to.
             expected_version: the position of the stream's last message, -1 if the stream must not
                 exist, None if it does not matter. If the stream is elsewhere, nothing of the batch
@@ -398,7 +399,7 @@ class Context:
         sends a command chooses it, so the component declares the categories that it may be of.
 
         Args:
-            message: a dataclass instance.
+            message: an instance of a message class.
 
         Raises:
             HandlerError: the handled message names no such stream, or one of a category that the
@@ -470,10 +471,10 @@ class Context:
         self, message: object, stream_name: str, expected_version: int | None
     ) -> uuid.UUID:
         """Return the id of a further message, once it is one that can be written there."""
-        if not dataclasses.is_dataclass(message) or isinstance(message, type):
+        if not is_message(message):
             raise HandlerError(
                 f"The handler of {self.message} wrote a {type(message).__name__}; a message is an "
-                f"instance of a dataclass"
+                f"instance of a message class, such as a dataclass"
             )
         try:
             check_stream(stream_name)

@@ -33,7 +33,7 @@ from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import MAX_BYTES, cardinal_id, check
-from reservation.serialization.struct_types import camel_case, hints_of
+from reservation.serialization.fields import hints_of, keys_of
 
 # Characters; however many bytes each takes, the store takes a name of that length.
 SURELY_FITS = MAX_BYTES // 4
@@ -167,8 +167,8 @@ class Decoding:
     def _id_of(self, name: str, id_: str) -> type[Any]:
         """Return a struct with the entity's id as the only field of a type of messages."""
         if name not in self._ids:
-            hint = hints_of(self._declared.types[name])[id_]
-            field = (id_, hint, msgspec.field(name=camel_case(id_)))
+            class_: Any = self._declared.types[name]
+            field = (id_, hints_of(class_)[id_], msgspec.field(name=keys_of(class_)[id_]))
             self._ids[name] = msgspec.defstruct("Id", [field])
         return self._ids[name]
 

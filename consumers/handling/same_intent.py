@@ -20,7 +20,7 @@ from reservation.idempotence.processed import Processed
 from reservation.idempotence.revision import Revisions
 from reservation.messages.message import StoredMessage
 from reservation.raised import describe
-from reservation.serialization.struct_types import camel_case
+from reservation.serialization.fields import keys_of
 
 
 def key_fields(declared: CategoryDeclarations, name: str) -> list[str] | None:
@@ -36,7 +36,8 @@ def key_fields(declared: CategoryDeclarations, name: str) -> list[str] | None:
         fields += [None] if callable(strategy.key) else strategy.key
     if isinstance(strategy, Revisions):
         fields += [strategy.revision, strategy.source or strategy.revision]
-    known = [camel_case(field) for field in dict.fromkeys(fields) if field is not None]
+    keys = keys_of(declared.types[name])
+    known = [keys[field] for field in dict.fromkeys(fields) if field is not None]
     return known if None not in fields else None
 
 

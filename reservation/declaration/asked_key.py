@@ -15,7 +15,7 @@ from reservation.idempotence.reserve import Reservation
 from reservation.messages import stream_name
 from reservation.raised import describe
 from reservation.serialization import codec
-from reservation.serialization.struct_types import camel_case
+from reservation.serialization.fields import keys_of
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ def by_value(
 ) -> AskedKey:
     """Return where a command is found."""
     name, reservation, once = record.type, record.reservation, record.once
+    keys = keys_of(record.message)
     entity = _part(name, lambda: key_part(getattr(command, declared.id), f"field {declared.id}"))
     sent_to = sent_to or stream_name.of(declared.command_category, entity)
     stream = stream_name.of(declared.name, entity)
@@ -59,17 +60,17 @@ def by_value(
         if callable(reservation.key):
             return AskedKey(stream, sent_to, streams, content=content)
         parts = key_parts(command, reservation.key)
-        fields = _fields(declared.id, reservation.key, parts, entity)
+        fields = _fields(keys, declared.id, reservation.key, parts, entity)
         return AskedKey(stream, sent_to, streams, fields=fields)
     if record.role is Role.INITIATE:
-        return AskedKey(stream, sent_to, fields=_fields(declared.id, (), [], entity))
+        return AskedKey(stream, sent_to, fields=_fields(keys, declared.id, (), [], entity))
     if isinstance(once, Processed) and once.key is not None:
         key = once.key
         parts = _part(name, lambda: key_parts(command, key))
         processed = _processed(name, parts)
         if callable(key):
             return AskedKey(stream, sent_to, processed=processed, content=content)
-        fields = _fields(declared.id, key, parts, entity)
+        fields = _fields(keys, declared.id, key, parts, entity)
         return AskedKey(stream, sent_to, processed=processed, fields=fields)
     return AskedKey(stream, sent_to, content=content)
 
@@ -83,6 +84,7 @@ def by_key(
 ) -> AskedKey:
     """Return where a command is found of which only the key is known."""
     name, reservation, once = record.type, record.reservation, record.once
+    keys = keys_of(record.message)
     if record.role is Role.INITIATE and entity is None:
         entity, key = key, None  # type: ignore[assignment]  # the key of such a command
     id_ = None if entity is None else _part(name, lambda: key_part(entity, "entity="))
@@ -94,13 +96,15 @@ def by_key(
     if record.role is Role.INITIATE:
         if id_ is None:
             raise _missing(name, f"give key=, the {declared.id} of the {declared.name}")
-        return AskedKey(stream, sent_to, fields=_fields(declared.id, (), [], id_))
+        return AskedKey(stream, sent_to, fields=_fields(keys, declared.id, (), [], id_))
     own = once.key if isinstance(once, Processed) else None
     if reservation is None and own is None:
         return AskedKey(stream, sent_to, is_found=False)
     declared_key = reservation.key if reservation is not None else own
     parts = _given_parts(name, declared_key, key)
-    fields = None if callable(declared_key) else _fields(field, declared_key or (), parts, id_)
+    fields = (
+        None if callable(declared_key) else _fields(keys, field, declared_key or (), parts, id_)
+    )
     if reservation is None:
         return AskedKey(stream, sent_to, processed=_processed(name, parts), fields=fields)
     streams = _key_streams(name, declared, reservation, parts, id_)
@@ -141,13 +145,13 @@ def _given_parts(name: str, declared: Any, key: KeyValue | None) -> list[str]:
 
 
 def _fields(
-    id_: str, key: Sequence[str], parts: Sequence[str], entity: str | None
+    keys: Mapping[str, str], id_: str, key: Sequence[str], parts: Sequence[str], entity: str | None
 ) -> dict[str, str]:
     """Return the fields by which the stream of a command is searched."""
     fields = dict(zip(key, parts, strict=True))
     if entity is not None:
         fields.setdefault(id_, entity)
-    return {camel_case(field): text for field, text in fields.items()}
+    return {keys[field]: text for field, text in fields.items()}
 
 
 def _processed(name: str, parts: Sequence[str]) -> str:

@@ -89,8 +89,7 @@ def entity_id(declared: Declarations, message: type, id_: Any) -> EntityId:
             f"name of a field, or a function of the message"
         )
     if id_ is None:
-        check_fields(message, ())
-        fields = message.__dataclass_fields__  # type: ignore[attr-defined]
+        fields = check_fields(message, ())
         if declared.id not in fields:
             raise DeclarationError(
                 f"{declared.name}: {message.__name__} has no field {declared.id!r} to find its "

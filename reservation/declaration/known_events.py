@@ -1,14 +1,14 @@
 """The classes of a component's events, as far as the declaration says them."""
 
-import dataclasses
 from typing import cast
 from weakref import WeakKeyDictionary
 
 from reservation.declaration.table import Declarations
 from reservation.errors import MessageError
 from reservation.handlers.checks.annotations import annotations, leaves_of
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
+from reservation.serialization.fields import is_message_class
 
 
 class KnownEvents:
@@ -23,20 +23,20 @@ class KnownEvents:
 
     def _add(self, hint: object) -> None:
         for leaf in leaves_of(hint):
-            if isinstance(leaf, type) and dataclasses.is_dataclass(leaf):
+            if is_message_class(leaf):
                 name = self._types.written(leaf).name
                 # Of two classes of one name, neither is sure to be that of an event.
                 known = self._returned.setdefault(name, leaf)
                 self._returned[name] = leaf if known is leaf else None
 
-    def decode(self, event: StoredMessage) -> DataclassInstance | StoredMessage:
+    def decode(self, event: StoredMessage) -> MessageInstance | StoredMessage:
         """Return an event as an instance of its class; as it is stored if that is not known.
 
         An event that does not have the shape of its class is returned as it is stored too.
         """
         try:
             if event.type in self._types:
-                return cast(DataclassInstance, self._types.decode(event))
+                return cast(MessageInstance, self._types.decode(event))
             class_ = self._returned.get(event.type)
             return event if class_ is None else event.decode(class_)
         except MessageError:

@@ -20,7 +20,7 @@ from reservation.idempotence.processed import Processed
 from reservation.messages.comparison import same_content, same_json
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.serialization import codec
-from reservation.serialization.struct_types import camel_case
+from reservation.serialization.fields import keys_of
 from reservation.store.answers.question import Question
 
 
@@ -73,15 +73,16 @@ def _asked(
     message_id: uuid.UUID | None,
 ) -> dict[str, Any]:
     """Return what is sent to the server."""
+    keys = keys_of(record.message)
     question: dict[str, Any] = {
         "category": declared.command_category,
         "types": declared.types.names_of(record.message),
         "entityStream": asked.entity_stream,
-        "idField": camel_case(declared.id),
+        "idField": keys[declared.id],
         "sentTo": asked.sent_to,
         "keyStreams": asked.key_streams,
         "initiates": record.role is Role.INITIATE,
-        "ignoring": [camel_case(field) for field in record.ignoring],
+        "ignoring": [keys[field] for field in record.ignoring],
         "fields": asked.fields,
         "content": asked.content,
     }
@@ -119,5 +120,6 @@ def _says_the_same(
         return same_content(command, declared.types.decode(first), ignoring)
     except MessageError:  # as it is stored
         own = codec.encode(command)
-        fields = [camel_case(field) for field in ignoring]
+        class_: Any = type(command)
+        fields = [keys_of(class_)[field] for field in ignoring]
         return first.data is not None and same_json(own, first.data, fields)

@@ -23,7 +23,7 @@ from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.messages.upcasting import Recognizer, Upcaster
 from reservation.recurring.series import Series
-from reservation.serialization.codec import camel_case
+from reservation.serialization.fields import keys_of
 from reservation.store.writing.scheduling import ScheduledRow
 from reservation.store.writing.write import Row
 
@@ -225,7 +225,7 @@ class Declarations:
     def ignoring(self, role: Role) -> dict[str, list[str]]:
         """Return the JSON names of the fields in which reissues may differ, by type."""
         return {
-            name: [camel_case(field) for field in one.ignoring]
+            name: [keys_of(one.message)[field] for field in one.ignoring]
             for name, one in self.own.with_role(role).items()
         }
 

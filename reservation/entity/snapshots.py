@@ -6,7 +6,6 @@ projected from its events. A snapshot is written in the transaction that writes 
 (Source: the entity snapshots of Eventide's entity store.)
 """
 
-import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -24,7 +23,8 @@ from reservation.postgres.error_translation import translation
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
-from reservation.serialization.struct_types import names_of, twin
+from reservation.serialization.fields import adapter_of, is_message, is_message_class
+from reservation.serialization.struct_types import twin
 
 _QUERIES = load_queries("reservation.entity")
 
@@ -35,7 +35,7 @@ class Snapshots:
 
     Attributes:
         connection: in the transaction that reads the entities and writes their events.
-        entity: the entity's dataclass.
+        entity: the entity's class.
         every: how many events there are between two snapshots of an entity, at least.
         revision: that of the code; snapshots of another revision are ignored.
     """
@@ -91,11 +91,12 @@ class Snapshots:
 
 def check_snapshots(component: str, entity: type | None, every: object, revision: object) -> None:
     """Make sure that snapshots can be kept of a component's entities."""
-    if entity is None or not dataclasses.is_dataclass(entity):
+    if entity is None or not is_message_class(entity):
         name = "None" if entity is None else entity.__name__
         raise DeclarationError(
             f"{component}: a snapshot is of a dataclass, and the entity is {name}; decorate it "
-            f"with @dataclass, or leave snapshot_every out"
+            f"with @dataclass, make it a Struct, an attrs class or a Pydantic model, or leave "
+            f"snapshot_every out"
         )
     for name, value in (("snapshot_every", every), ("snapshot_revision", revision)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -133,8 +134,9 @@ def _same(left: Any, right: Any) -> bool:
     """
     if type(left) is not type(right):
         return False
-    if dataclasses.is_dataclass(left):
-        return _same(_state(left), _state(right))
+    if is_message(left):
+        state = adapter_of(type(left)).state
+        return _same(state(left), state(right))
     if isinstance(left, dict):
         keys = {key: key for key in right}
         return len(left) == len(right) and all(
@@ -146,10 +148,3 @@ def _same(left: Any, right: Any) -> bool:
     if isinstance(left, set | frozenset) and Counter(map(type, left)) != Counter(map(type, right)):
         return False
     return bool(left == right)
-
-
-def _state(entity: Any) -> dict[str, Any]:
-    """Return the fields of an entity, and whatever else was set on it."""
-    type_: Any = type(entity)
-    fields = {name: getattr(entity, name) for name in names_of(type_)}
-    return getattr(entity, "__dict__", {}) | fields

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
+from reservation.serialization.adapters.adapter import PLAIN
 from reservation.serialization.immutability import (
     is_frozen,
     is_immutable,
@@ -22,7 +23,6 @@ from reservation.serialization.immutability import (
     never_changes,
     shareable_fields,
 )
-from reservation.serialization.struct_types import PLAIN
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, overload
 
 from reservation.context import Context
-from reservation.messages.dataclass_instance import DataclassInstance
+from reservation.messages.message_instance import MessageInstance
 
 if sys.version_info >= (3, 13):
     from typing import TypeVar
@@ -18,13 +18,13 @@ else:
     from typing_extensions import TypeVar
 
 
-FirstEvents = DataclassInstance | Sequence[DataclassInstance | None]
+FirstEvents = MessageInstance | Sequence[MessageInstance | None]
 Events = FirstEvents | None
 
 # Any: an annotation such as `component: Component` leaves the entity open.
 Entity = TypeVar("Entity", default=Any)
-Command = TypeVar("Command", bound=DataclassInstance)
-Event = TypeVar("Event", bound=DataclassInstance)
+Command = TypeVar("Command", bound=MessageInstance)
+Event = TypeVar("Event", bound=MessageInstance)
 # What a handler's call gives: what it returns or, with `async def`, what is awaited for that.
 Returned = TypeVar("Returned", bound=Events | Coroutine[Any, Any, Events])
 FirstReturned = TypeVar("FirstReturned", bound=FirstEvents | Coroutine[Any, Any, FirstEvents])

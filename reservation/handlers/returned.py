@@ -4,7 +4,6 @@ Before that a message may share a list with the entity, the command, or what the
 After that nothing can change what is stored. The consumers and `reservation.testing` use this.
 """
 
-import dataclasses
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 
 from reservation.errors import EncodeError, HandlerError, StoreError
@@ -12,6 +11,7 @@ from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.written import WrittenAs, written_as
+from reservation.serialization.fields import is_message
 from reservation.store.writing.scheduling import ScheduledRow, ScheduledWrite, scheduled_row
 from reservation.store.writing.write import (
     Row,
@@ -27,7 +27,7 @@ def events_of(
     result: object, message: StoredMessage, commands: Collection[type] = (), *, starts: bool = False
 ) -> list[object]:
     """Return the events that a handler returned: none, one, or several."""
-    events = [result] if _is_event(result) else list(_events(result, message))
+    events = [result] if is_message(result) else list(_events(result, message))
     for event in events:
         if type(event) in commands:
             raise HandlerError(
@@ -42,14 +42,10 @@ def events_of(
     return events
 
 
-def _is_event(result: object) -> bool:
-    return dataclasses.is_dataclass(result) and not isinstance(result, type)
-
-
 def _events(result: object, message: StoredMessage) -> Iterator[object]:
     if result is None:
         return
-    if _is_event(result):
+    if is_message(result):
         yield result
         return
     if not isinstance(result, list | tuple):

@@ -31,8 +31,8 @@ from reservation.http.wire.problems import (
     Problem,
 )
 from reservation.messages import stream_name
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
 from reservation.postgres.error_translation import commits_at_once
 from reservation.store.answers.outcome import Outcome
 from reservation.store.async_client import AsyncMessageStore
@@ -141,19 +141,19 @@ class KeyedRequest:
 
     @overload
     async def send(
-        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
+        self, command: MessageInstance, component: Component[Any], *, timeout: float | None = None
     ) -> Outcome: ...
     @overload
     async def send(
         self,
-        command: DataclassInstance,
+        command: MessageInstance,
         component: Component[Any],
         *,
         session: AsyncInTransaction,
     ) -> bool: ...
     async def send(
         self,
-        command: DataclassInstance,
+        command: MessageInstance,
         component: Component[Any],
         *,
         session: "AsyncInTransaction | None" = None,
@@ -197,7 +197,7 @@ class KeyedRequest:
         return await self._outcome(command, component, number, timeout)
 
     async def wait_for(
-        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
+        self, command: MessageInstance, component: Component[Any], *, timeout: float | None = None
     ) -> Outcome:
         """Return the outcome of a command that was sent in a session, which is committed.
 
@@ -219,7 +219,7 @@ class KeyedRequest:
         return await self._outcome(command, component, self._commands.index(command), timeout)
 
     async def _send_within(
-        self, session: Any, command: DataclassInstance, component: Component[Any], number: int
+        self, session: Any, command: MessageInstance, component: Component[Any], number: int
     ) -> bool:
         """Send a command in a transaction of the application's; return whether it is new."""
         in_autocommit = isinstance(session, AsyncConnection) and commits_at_once(session)
@@ -243,7 +243,7 @@ class KeyedRequest:
 
     async def _outcome(
         self,
-        command: DataclassInstance,
+        command: MessageInstance,
         component: Component[Any],
         number: int,
         timeout: float | None,

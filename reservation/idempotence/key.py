@@ -4,7 +4,6 @@ A key is taken from one or more named fields of a command, or computed by a func
 becomes the id of the reservation stream, by itself or after the id of the command's entity.
 """
 
-import dataclasses
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,9 @@ from uuid import UUID
 from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
 from reservation.messages import stream_name
 from reservation.messages.stream_name import MAX_BYTES
-from reservation.serialization.struct_types import hints_of, shown
+from reservation.serialization.adapters.adapter import UnfitClassError, refusal
+from reservation.serialization.fields import hints_of, names_of
+from reservation.serialization.struct_types import shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyPart = str | int | UUID | date | Decimal | Enum
@@ -28,18 +29,20 @@ _KEY_TYPES = (str, int, UUID, date, Decimal)
 _KINDS = "a string, a whole number, a UUID, a date, a Decimal or a member of an enum"
 
 
-def check_fields(command: type, names: Sequence[str]) -> None:
-    """Make sure that a command has certain fields."""
-    if not dataclasses.is_dataclass(command):
-        raise DeclarationError(
-            f"{command.__name__} is not a dataclass; decorate it with @dataclass"
-        )
-    fields = [field.name for field in dataclasses.fields(command)]
+def check_fields(command: type, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of a command, having made sure that certain ones are among them."""
+    try:
+        fields = names_of(command)
+    except UnfitClassError as error:
+        raise DeclarationError(refusal(command, error)) from error
+    except (NameError, TypeError) as error:
+        raise DeclarationError(f"{command.__name__} cannot be a message: {error}") from error
     for name in names:
         if name not in fields:
             raise DeclarationError(
                 f"{command.__name__} has no field {name!r}; it has {', '.join(fields)}"
             )
+    return fields
 
 
 def fields_of(command: type, names: str | Iterable[str]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class Reservation:
     """The reservation of one command type.
 
     Attributes:
-        command: the command's dataclass.
+        command: the command's class.
         into: the reservation category.
         key: the fields that hold the idempotence key, or a function of the command.
         entity: the field whose value is the first part of the stream's id, so that a group keeps

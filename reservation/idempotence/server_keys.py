@@ -21,8 +21,7 @@ from reservation.idempotence.reserve import Reservation
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import CONTROL
 from reservation.postgres.queries import load_queries
-from reservation.serialization.codec import camel_case
-from reservation.serialization.struct_types import hints_of
+from reservation.serialization.fields import adapter_of, forms_of, hints_of, keys_of
 from reservation.store.category_part import CategoryPart
 from reservation.store.statements import Statement
 
@@ -66,7 +65,7 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
         rule = {"type": name, "into": declared.into}
         patterns = []
         for n, (field, (kind, pattern)) in enumerate(zip(fields, kinds, strict=True), start=1):
-            rule[f"field{n}"] = camel_case(field)
+            rule[f"field{n}"] = keys_of(declared.command)[field]
             rule[f"kind{n}"] = kind
             patterns.append(pattern)
         rules.append(rule | {"pattern": "^[^-]+-" + r"\+".join(patterns) + "$"})
@@ -89,8 +88,10 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
     They need not if the class checks or changes them, or has descriptors of its own for them.
     """
     watches = inspect.getattr_static(command, "__getattribute__") is not object.__getattribute__
-    if watches or hasattr(command, "__post_init__"):
+    if watches or not adapter_of(command).sets_as_stored(command, fields):
         return False
+    if any(form.aliases for form in forms_of(command) if form.name in fields):
+        return False  # it need not stand under its own name
     found = [inspect.getattr_static(command, field, None) for field in fields]
     return all(
         isinstance(member, MemberDescriptorType) or not inspect.isdatadescriptor(member)

@@ -133,7 +133,7 @@ class Strategy(Protocol):
 
         Args:
             component: the component's name.
-            command: the command's dataclass.
+            command: the command's class.
             entity: the component's entity, None if it has none.
 
         Raises:

@@ -5,7 +5,6 @@ may run at once. Types stand under the names that they have in the store, and ke
 the names of their fields in JSON, so that a renamed class is no change.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +20,7 @@ from reservation.idempotence.key import KeyFunction
 from reservation.idempotence.strategy import Strategy
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.stream_name import COMPOUND_SEPARATOR
-from reservation.serialization.codec import camel_case
-from reservation.serialization.struct_types import names_of
+from reservation.serialization.fields import forms_of, keys_of
 
 
 class HandledType(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,15 +110,16 @@ def _commands(component: Component[Any]) -> dict[str, HandledType]:
 
 def _keys(component: Component[Any], name: str) -> Iterator[str]:
     declared = declarations(component)
-    once = _strategy(declared.own[name].once)
+    command = declared.own[name].message
+    once = _strategy(command, declared.own[name].once)
     reservation = declared.own[name].reservation
     if reservation is not None:
         leading = () if reservation.entity is None else (reservation.entity,)
-        yield _joined(f"{reservation.into}-{_form(reservation.key, leading)}", once)
+        yield _joined(f"{reservation.into}-{_form(command, reservation.key, leading)}", once)
         if reservation.former_key is not None:
-            yield _joined(f"{reservation.into}-{_form(reservation.former_key)}", once)
+            yield _joined(f"{reservation.into}-{_form(command, reservation.former_key)}", once)
     elif declared.own[name].role is Role.INITIATE:
-        yield f"{component.name}-{camel_case(component.id)}"
+        yield f"{component.name}-{keys_of(command)[component.id]}"
     else:
         yield _joined(once)
 
@@ -128,10 +127,10 @@ def _keys(component: Component[Any], name: str) -> Iterator[str]:
 def _subscribed(declared: CategoryDeclarations) -> dict[str, HandledType]:
     subscriptions = {}
     for name, one in declared.handled.items():
-        id_ = _form(one.id if callable(one.id) else (one.id,))
+        id_ = _form(one.message, one.id if callable(one.id) else (one.id,))
         handled = _joined(
             f"{declared.component}-{id_}",
-            _strategy(one.once),
+            _strategy(one.message, one.once),
             f"from {one.from_position}" if one.from_position else "",
             "correlated" if one.correlated else "",
         )
@@ -139,16 +138,17 @@ def _subscribed(declared: CategoryDeclarations) -> dict[str, HandledType]:
     return subscriptions
 
 
-def _strategy(strategy: Strategy | None) -> str:
+def _strategy(message: type, strategy: Strategy | None) -> str:
     if strategy is None or isinstance(strategy, Followed):  # which is the default
         return ""
     key = getattr(strategy, "key", None)
-    return f"{type(strategy).__name__}({'' if key is None else _form(key)})"
+    return f"{type(strategy).__name__}({'' if key is None else _form(message, key)})"
 
 
-def _form(key: tuple[str, ...] | KeyFunction, leading: tuple[str, ...] = ()) -> str:
-    fields = ("a function",) if callable(key) else map(camel_case, key)
-    return COMPOUND_SEPARATOR.join((*map(camel_case, leading), *fields))
+def _form(message: type, key: tuple[str, ...] | KeyFunction, leading: tuple[str, ...] = ()) -> str:
+    keys = keys_of(message)
+    fields = ["a function"] if callable(key) else [keys[field] for field in key]
+    return COMPOUND_SEPARATOR.join((*(keys[field] for field in leading), *fields))
 
 
 def _joined(*parts: str) -> str:
@@ -168,9 +168,9 @@ def _read(component: Component[Any]) -> dict[str, Shape]:
 
 
 def _required(class_: Any) -> Iterator[str]:
-    for field in dataclasses.fields(class_):
-        if field.default is field.default_factory is dataclasses.MISSING:
-            yield camel_case(field.name)
+    for form in forms_of(class_):
+        if form.required:
+            yield form.key
 
 
 def _written(component: Component[Any]) -> dict[str, Shape]:
@@ -189,5 +189,5 @@ def _written(component: Component[Any]) -> dict[str, Shape]:
     shapes = {}
     for class_ in written:
         name, version = declarations(component).types.written(class_)
-        shapes[name] = Shape(version, tuple(map(camel_case, names_of(class_))))
+        shapes[name] = Shape(version, tuple(keys_of(class_).values()))
     return shapes

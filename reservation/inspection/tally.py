@@ -18,7 +18,7 @@ from reservation.maintenance.reservation_names import is_misnamed, is_reservatio
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.serialization import codec
-from reservation.serialization.struct_types import names_of
+from reservation.serialization.fields import forms_of
 
 # A store with more types, or a type with more fields, than anybody declares is counted in sum.
 MOST_TYPES = 1_000
@@ -157,9 +157,8 @@ class Inspector:
         self._declared = declarations(component).of(category)
         self.role = declared_categories(component)[category]
         self._types = declared_types(component, category, self.role)
-        self._fields = {
-            name: [codec.camel_case(field) for field in names_of(class_)]
-            for name, class_ in self._types.items()
+        self._keys_of = {
+            name: [form.keys for form in forms_of(class_)] for name, class_ in self._types.items()
         }
 
     def knows(self, name: str) -> Knowledge:
@@ -196,11 +195,13 @@ class Inspector:
         return message.type in self._types
 
     def _compare_fields(self, found: TypeTally, message: StoredMessage) -> None:
-        keys, fields = self._keys(message), self._fields[message.type]
-        for key in fields if keys is not None else ():
-            if key not in (keys or ()):
-                _count(found.missing, key)
-        for key in (keys or set()) - set(fields):
+        keys, fields = self._keys(message), self._keys_of[message.type]
+        if keys is None:
+            return
+        for of_field in fields:
+            if keys.isdisjoint(of_field):
+                _count(found.missing, of_field[0])
+        for key in keys - {key for of_field in fields for key in of_field}:
             _count(found.added, key)
 
     def _keys(self, message: StoredMessage) -> AnySet[str] | None:

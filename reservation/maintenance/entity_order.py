@@ -18,7 +18,7 @@ from reservation.idempotence.reserve import Reservation
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
-from reservation.serialization.codec import camel_case
+from reservation.serialization.fields import forms_of
 
 _QUERIES = load_queries("reservation.maintenance")
 
@@ -47,18 +47,20 @@ def check_waiting(
 
     Those need not be in the partition of their entity, whose newer ones are.
     """
-    types = [
-        name
+    ids = [
+        (name, key)
         for name, reservation in declarations(component).own.reservations.items()
         if reservation.into == category and reservation.former_key is not None
+        for form in forms_of(reservation.command)
+        if form.name == component.id
+        for key in form.keys
     ]
-    if partitions == 1 or not types:
+    if partitions == 1 or not ids:
         return
-    values = {"types": types, "category": category, "after": after}
+    types, keys = map(list, zip(*ids, strict=True))
+    values = {"types": types, "keys": keys, "category": category, "after": after}
     with translated():
-        found = connection.execute(
-            _QUERIES["out_of_order"], values | {"field": camel_case(component.id)}
-        ).fetchone()
+        found = connection.execute(_QUERIES["out_of_order"], values).fetchone()
     if found is not None:
         raise GroupError(
             f"{category} cannot have {partitions} partitions yet: {printable(found[0])} and "

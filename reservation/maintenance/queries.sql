@@ -81,10 +81,10 @@ ORDER BY m.global_position
 -- The first message of a part of a category whose stream is not led by the id of its entity.
 SELECT m.stream_name::text
 FROM message_store.messages m
-JOIN unnest(%(types)s::text[]) AS t(type) ON t.type = m.type
+JOIN unnest(%(types)s::text[], %(keys)s::text[]) AS t(type, key) ON t.type = m.type
 WHERE (message_store.category(m.stream_name), m.global_position)
       BETWEEN (%(category)s, %(after)s::bigint + 1) AND (%(category)s, 9223372036854775807)
   AND split_part(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+', 1)
-      <> split_part(m.data->>%(field)s, '+', 1)
+      <> split_part(m.data->>t.key, '+', 1)
 ORDER BY message_store.category(m.stream_name), m.global_position
 LIMIT 1

@@ -3,7 +3,6 @@
 Consumers compare commands of one key so, and Spark compares them again, with the same functions.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterator
 from decimal import Decimal
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from reservation.messages.message import StoredMessage
-from reservation.serialization.struct_types import names_of
+from reservation.serialization.fields import is_message, names_of
 
 _NUMBERS = (int, float, Decimal)
 
@@ -41,13 +40,13 @@ def same_content(one: object, other: object, ignoring: Collection[str] = ()) -> 
 
     Numbers are compared by their value, as in jsonb: 1 is 1.0, and is not true.
     """
-    if type(one) is not type(other) or not dataclasses.is_dataclass(one):
+    if type(one) is not type(other) or not is_message(one):
         return False
     return next(differing_fields(one, other, ignoring), None) is None
 
 
 def differing_fields(one: object, other: object, ignoring: Collection[str] = ()) -> Iterator[str]:
-    """Give the names of the fields in which two instances of one dataclass differ."""
+    """Give the names of the fields in which two instances of one class differ."""
     # Any: the names of a class that is known only now.
     type_: Any = type(one)
     for name in names_of(type_):
@@ -72,7 +71,7 @@ def _same(left: Any, right: Any) -> bool:
         return left == right
     if type(left) is not type(right):
         return False
-    if dataclasses.is_dataclass(left):
+    if is_message(left):
         return same_content(left, right)
     if isinstance(left, dict):
         return len(left) == len(right) and all(

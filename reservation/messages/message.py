@@ -1,7 +1,6 @@
 """Messages as they are stored, and one message following another."""
 
 import builtins
-import dataclasses
 import re
 import uuid
 from datetime import datetime
@@ -15,6 +14,7 @@ from reservation.messages.ids import uuid_of
 from reservation.messages.metadata import Metadata, following_text
 from reservation.messages.written import written_as
 from reservation.serialization import codec
+from reservation.serialization.fields import adapter_of, forms_of
 
 try:  # CPython's own, which `hashlib` falls back on, needs no set-up by OpenSSL for each hash
     from _sha1 import sha1  # type: ignore[import-not-found]
@@ -103,15 +103,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def decode(self, type_: builtins.type[T]) -> T:
-        """Return the message's data as an instance of a dataclass.
+        """Return the message's data as an instance of a class.
 
         It has to have the shape of that class; `Component.decode` also reads former shapes.
 
         Args:
-            type_: the dataclass.
+            type_: the class.
 
         Raises:
-            DecodeError: the data does not have the dataclass's shape.
+            DecodeError: the data does not have the class's shape.
         """
         if self.data is None:
             raise DecodeError(f"Cannot decode {self}: it has no data")
@@ -169,14 +169,15 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
             value = getattr(source, name, _MISSING)
             if value is not _MISSING:
                 attributes[name] = value
-    return type_(**attributes)
+    made: T = adapter_of(type_).create(type_, attributes)
+    return made
 
 
 class _InitFields(dict[type, tuple[str, ...]]):
     """The fields that a class is made with, looked up once; a dict is the fastest to ask again."""
 
     def __missing__(self, type_: type) -> tuple[str, ...]:
-        names = tuple(field.name for field in dataclasses.fields(type_) if field.init)
+        names = tuple(form.name for form in forms_of(type_) if form.in_constructor)
         self[type_] = names
         return names
 

@@ -1,4 +1,4 @@
-"""The message types that a component knows: from the name in the store to a dataclass, and back.
+"""The message types that a component knows: from the name in the store to a class, and back.
 
 A name in a message is looked up here and nowhere else, so nothing is imported because a message
 names it. A class has the name that it is declared under, its own, and perhaps former names, under
@@ -6,7 +6,6 @@ which messages of it are stored too. Decoding begins here as well: a class that 
 decoded through them.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,10 +14,11 @@ from reservation.messages.message import StoredMessage
 from reservation.messages.upcasting import Chain, Recognizer, Upcaster, code_of
 from reservation.messages.written import Written, declare_version, written_as
 from reservation.serialization import codec
+from reservation.serialization.adapters.adapter import UnfitClassError, refusal
 
 
 class MessageTypes:
-    """Dataclasses by the names that messages of them are stored under.
+    """Classes by the names that messages of them are stored under.
 
     Attributes:
         renamed: the names of those classes that have several, their own first.
@@ -48,15 +48,15 @@ class MessageTypes:
         stored_as: str | None = None,
         version: int | None = None,
     ) -> str:
-        """Register a dataclass and return its name, under which all that is declared of it is.
+        """Register a class and return its name, under which all that is declared of it is.
 
         It may be called several times for a class; the former names are put together.
         """
         name = type_.__name__
-        if not dataclasses.is_dataclass(type_):
-            raise DeclarationError(f"{name} is not a dataclass; decorate it with @dataclass")
         try:
             codec.prepare(type_)
+        except UnfitClassError as error:
+            raise DeclarationError(refusal(type_, error)) from error
         except (TypeError, ValueError, NameError, RecursionError) as error:
             raise DeclarationError(f"{name} cannot be a message: {error}") from error
         stored_as = self._to_be_written(type_, stored_as, version)
@@ -123,7 +123,7 @@ class MessageTypes:
         return decoded
 
     def __getitem__(self, name: str) -> type:
-        """Return the dataclass of a type name; KeyError if there is none."""
+        """Return the class of a type name; KeyError if there is none."""
         return self._types[name]
 
     def __contains__(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Under which name and version messages of a class are written, as the class itself says.
 
-Two attributes of a dataclass hold for everybody who writes messages of it, senders included:
+Two attributes of a class hold for everybody who writes messages of it, senders included:
 
 - ``__schema_version__ = 2``: the version of its shape, from 1. It is written to the metadata, as
   ``schemaVersion``, and a reader knows by it which upcasters a message needs.

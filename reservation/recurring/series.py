@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from reservation.messages.dataclass_instance import DataclassInstance
+from reservation.messages.message_instance import MessageInstance
 from reservation.recurring.due import Missed
 from reservation.recurring.timetable import Timetable
 
@@ -36,7 +36,7 @@ class Tick:
         return f"{self.series}-{self.time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-TickFunction = TypeVar("TickFunction", bound=Callable[[Tick], DataclassInstance | None])
+TickFunction = TypeVar("TickFunction", bound=Callable[[Tick], MessageInstance | None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Series:
     name: str
     timetable: Timetable
     missed: Missed
-    function: Callable[[Tick], DataclassInstance | None]
+    function: Callable[[Tick], MessageInstance | None]
 
     @property
     def shape(self) -> tuple[str, str, str]:

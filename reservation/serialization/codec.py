@@ -1,12 +1,11 @@
-"""Between plain dataclasses and the camelCase JSON that every Message DB client expects.
+"""Between messages of any kind of class and the camelCase JSON that Message DB's clients expect.
 
-msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
-JSON numbers, digit for digit. For each class a function to encode and a function to decode are made
+msgspec converts and validates, through the `twin` of each class. Numbers of type `Decimal` are JSON
+numbers, digit for digit. For each class a function to encode and a function to decode are made
 once. What PostgreSQL would not take (`reservation.serialization.json_limits`) is refused here, and
 the error names the field.
 """
 
-import functools
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -15,14 +14,15 @@ import msgspec
 
 from reservation.raised import describe
 from reservation.serialization import json_limits
-from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
-from reservation.serialization.stored_text import stored_text
-from reservation.serialization.struct_types import (
+from reservation.serialization.adapters.adapter import (
+    RefusedValuesError,
+    UnfitClassError,
     camel_case,
-    holds_plain_values,
-    twin,
-    without_form,
 )
+from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
+from reservation.serialization.making import is_native, maker, shaper
+from reservation.serialization.stored_text import stored_text
+from reservation.serialization.struct_types import twin, without_form
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Return a dataclass instance as JSON text with camelCase keys."""
+    """Return a message or an entity as JSON text."""
     class_: Any = type(message)
     encode_one = _encoders[class_]
     try:
@@ -54,9 +54,9 @@ def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
 
 
 def decode(type_: type[T], data: str) -> T:
-    """Return JSON text with camelCase keys as an instance of a dataclass.
+    """Return JSON text as an instance of a class.
 
-    Fields that the dataclass does not have are ignored.
+    Fields that the class does not have are ignored, unless it forbids them.
     """
     class_: Any = type_
     try:
@@ -73,6 +73,8 @@ def decode_encoded(type_: type[T], data: str) -> T:
 
 def explain(error: Exception) -> str:
     """Return what an error says of the field and the kind, without the value that it may repeat."""
+    if isinstance(error, RefusedValuesError | UnfitClassError):
+        return str(error)
     if not isinstance(error, msgspec.MsgspecError):
         return describe(error)
     if error.__cause__ is not None:  # raised by a class that checks its values
@@ -85,7 +87,7 @@ def explain(error: Exception) -> str:
 
 
 def prepare(type_: type) -> None:
-    """Make the twin of a dataclass, so that a type without a form in JSON is found at once.
+    """Make the twin of a class, so that a type without a form in JSON is found at once.
 
     msgspec has no form for classes that it does not know, and for keys of dictionaries that are not
     texts.
@@ -102,12 +104,15 @@ def prepare(type_: type) -> None:
 
 
 def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
-    twin_type = twin(type_)
-    encode_json, convert = json_limits.encoder.encode, msgspec.convert
+    encode_json, convert, twin_type = json_limits.encoder.encode, msgspec.convert, twin(type_)
+    checked = None if is_native(type_) else _checked_twin(type_)
     to_check = [(name, look.checks) for name, look in json_limits.fields(type_, json_limits.HIDDEN)]
 
     def encode_one(message: Any) -> bytes:
-        data = encode_json(convert(message, twin_type, from_attributes=True))
+        if checked is None:
+            data = encode_json(convert(message, twin_type, from_attributes=True))
+        else:
+            data = encode_json(checked(message))
         for name, kinds in to_check:
             if value := getattr(message, name):  # an empty value cannot be wrong
                 check = kinds.get(type(value))
@@ -119,9 +124,21 @@ def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
     return encode_one
 
 
+def _checked_twin(type_: Any) -> Callable[[Any], Any]:
+    """Return what makes the twin of an instance, and refuses what its class would not read."""
+    shaped, make = shaper(type_), maker(type_)
+
+    def checked(message: Any) -> Any:
+        whole = shaped(message)
+        make(whole)
+        return whole
+
+    return checked
+
+
 def _make_decoder(type_: Any) -> Callable[[str], Any]:
     """Return the function that decodes a class."""
-    read, make = msgspec.json.Decoder(twin(type_)).decode, _maker(type_)
+    read, make = msgspec.json.Decoder(twin(type_)).decode, maker(type_)
     with_decimals = [name for name, _ in json_limits.fields(type_, json_limits.DECODED)]
 
     def decode_one(data: str) -> Any:
@@ -134,25 +151,6 @@ def _make_decoder(type_: Any) -> Callable[[str], Any]:
         return message
 
     return decode_one
-
-
-def _maker(type_: Any) -> Callable[[Any], Any]:
-    """Return the function that makes a dataclass instance of its twin.
-
-    msgspec does so by setting the fields, without the class's own `__init__`, and calls
-    `__post_init__`. Where instances only hold plain values, those are set all at once here, in less
-    than half of the time.
-    """
-    if not holds_plain_values(type_):
-        return functools.partial(msgspec.convert, type=type_, from_attributes=True)
-    new, values_of = object.__new__, msgspec.structs.asdict
-
-    def make(read: Any) -> Any:
-        made = new(type_)
-        made.__dict__.update(values_of(read))
-        return made
-
-    return make
 
 
 class _Made(dict[Any, Callable[[Any], Any]]):

@@ -5,7 +5,6 @@ copy them. What a class says of its own fields is compared with the values that 
 says of the parts of a collection is relied on.
 """
 
-import dataclasses
 import enum
 import functools
 import sys
@@ -13,7 +12,8 @@ import types
 import typing
 from typing import Any
 
-from reservation.serialization.struct_types import PLAIN
+from reservation.serialization.adapters.adapter import PLAIN
+from reservation.serialization.fields import adapter_of, hints_of, is_message_class
 
 # Any: classes and type hints of any component.
 
@@ -24,8 +24,8 @@ _NOTHING: frozenset[type] = frozenset()
 def never_changes(class_: Any) -> bool:
     """Return whether the instances of a class cannot change, by its annotations.
 
-    These are plain values, members of an enumeration, and frozen dataclasses and named tuples all
-    of whose fields are annotated with such classes or with tuples, frozensets and `immutables.Map`
+    These are plain values, members of an enumeration, and frozen classes and named tuples all of
+    whose fields are annotated with such classes or with tuples, frozensets and `immutables.Map`
     of them.
     """
     return _is_immutable(class_, frozenset())
@@ -61,20 +61,13 @@ def is_immutable(value: Any) -> bool:
 
 @functools.cache
 def is_frozen(class_: Any) -> bool:
-    """Return whether instances of a class are a frozen dataclass's or a named tuple's.
+    """Return whether instances of a class are those of a frozen class or a named tuple.
 
     Their attributes cannot be set; the values in these may still change.
     """
     if _is_named_tuple(class_):
         return True
-    parameters = vars(class_).get("__dataclass_params__")
-    if parameters is None or not parameters.frozen or hasattr(class_, "__deepcopy__"):
-        return False
-    if class_.__new__ is not object.__new__:  # it may be a list or a dict besides
-        return False
-    # Its value is set in the instance, once, when it is asked for.
-    attributes = (attribute for base in class_.__mro__ for attribute in vars(base).values())
-    return not any(isinstance(one, functools.cached_property) for one in attributes)
+    return is_message_class(class_) and adapter_of(class_).is_frozen(class_)
 
 
 def is_map(class_: Any) -> bool:
@@ -91,18 +84,16 @@ def _is_named_tuple(class_: Any) -> bool:
 
 
 def _hints(class_: Any) -> dict[str, Any]:
-    """Return the type hints of a dataclass's or a named tuple's fields; Any if one is unknown."""
-    if dataclasses.is_dataclass(class_):
-        names = [field.name for field in dataclasses.fields(class_)]
-    elif _is_named_tuple(class_):
-        names = list(class_._fields)
-    else:
-        return {}
+    """Return the type hints of the fields of a class or a named tuple; Any if one is unknown."""
     try:
-        hints = typing.get_type_hints(class_, include_extras=True)
+        if is_message_class(class_):
+            return hints_of(class_)
+        if _is_named_tuple(class_):
+            hints = typing.get_type_hints(class_, include_extras=True)
+            return {name: hints.get(name, Any) for name in class_._fields}
     except (NameError, TypeError):
-        hints = {}
-    return {name: hints.get(name, Any) for name in names}
+        return {"": Any}
+    return {}
 
 
 def _is_immutable(hint: Any, within: frozenset[Any]) -> bool:

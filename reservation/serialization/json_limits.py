@@ -19,14 +19,11 @@ from typing import Any
 
 import msgspec
 
-from reservation.serialization.struct_types import (
-    PLAIN,
-    camel_case,
-    hints_of,
-    may_hold,
-    names_of,
-    twin,
-)
+from reservation.serialization.adapters.adapter import PLAIN
+from reservation.serialization.adapters.models import plain
+from reservation.serialization.fields import hints_of, is_message, keys_of
+from reservation.serialization.making import shaper
+from reservation.serialization.struct_types import may_hold
 
 # Long enough for a document, short enough for a batch of them to stay in memory.
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
@@ -58,7 +55,7 @@ _WITHOUT_NUL = "text without NUL characters"
 _UNICODE = "text that UTF-8 can encode, without half of a surrogate pair"
 _SHALLOW = f"at most {MAX_DEPTH} levels of lists and objects in each other"
 
-encoder = msgspec.json.Encoder(decimal_format="number")
+encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=plain)
 
 
 def check_text(message: object, text: str, size: int, max_bytes: int) -> None:
@@ -129,11 +126,11 @@ def _first(value: object, depth: int, look: FieldCheck) -> tuple[str, str] | Non
         return None
     if depth >= MAX_DEPTH:
         return _SHALLOW, ""
-    if hasattr(kind, "__dataclass_fields__"):
+    if is_message(value):
         for name, look_into in fields(kind, look):
             part = getattr(value, name)
             if part is not None and (found := _first(part, depth + 1, look_into)):
-                return found[0], f".{camel_case(name)}{found[1]}"
+                return found[0], f".{keys_of(kind)[name]}{found[1]}"
     elif isinstance(value, Mapping):
         for key, part in value.items():
             check_key = look.key_checks.get(type(key))
@@ -145,10 +142,6 @@ def _first(value: object, depth: int, look: FieldCheck) -> tuple[str, str] | Non
         for part in value:
             if found := _first(part, depth + 1, look):
                 return found[0], f"[...]{found[1]}"
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
-            if found := _first(getattr(value, name), depth + 1, look):
-                return found[0], f".{name}{found[1]}"
     else:  # an enum's member, or of a class derived from a plain one
         plain = getattr(value, "value", value)
         for base, check_base in look.checks.items():
@@ -269,10 +262,10 @@ def _is_deep(text: str) -> bool:
 def _too_long(message: object, size: int, max_bytes: int) -> msgspec.ValidationError:
     """Return the error for a message that is too long, with the field that takes most of it."""
     class_: Any = type(message)
-    whole = msgspec.convert(message, twin(class_), from_attributes=True)
-    sizes = {name: len(encoder.encode(getattr(whole, name))) for name in names_of(class_)}
+    whole = shaper(class_)(message)
+    sizes = {name: len(encoder.encode(getattr(whole, name))) for name in keys_of(class_)}
     largest = max(sizes, key=sizes.__getitem__)
     return _refusal(
         f"at most {max_bytes} bytes of JSON, got {size}; the largest field has {sizes[largest]}",
-        f".{camel_case(largest)}",
+        f".{keys_of(class_)[largest]}",
     )

@@ -1,19 +1,15 @@
-"""The struct that stands for a dataclass in JSON: the same fields under camelCase names.
+"""The struct that stands for a class in JSON: the same fields under the names that are stored.
 
-msgspec renames the fields of its own structs only, so each dataclass gets a struct as its *twin*,
-which is made once and kept.
+msgspec renames the fields of its own structs only, so each class of whichever kind gets a struct as
+its *twin*, which is made once and kept. So all kinds have the same JSON.
 """
 
 # Any: structs that are made at run time, and the classes they are made of, have no static type.
 
-import dataclasses
-import datetime
 import enum
 import functools
-import inspect
 import types
 import typing
-import uuid
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -21,30 +17,13 @@ from typing import Any
 import msgspec
 from msgspec import inspect as msgspec_inspect
 
-# Values of these types have no parts, and their exact type alone says that they fit.
-PLAIN = frozenset(
-    {str, int, float, bool, bytes, types.NoneType, Decimal, uuid.UUID}
-    | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
+from reservation.serialization.adapters.adapter import PLAIN, FieldForm, with_classes
+from reservation.serialization.fields import (
+    adapter_of,
+    forms_of,
+    hints_of,
+    is_message_class,
 )
-
-
-def camel_case(name: str) -> str:
-    """Return a field's name as it stands in JSON: ``account_id`` is ``accountId``."""
-    head, *tail = name.split("_")
-    return head + "".join(map(str.capitalize, tail))
-
-
-@functools.cache
-def names_of(type_: Any) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields."""
-    return tuple(field.name for field in dataclasses.fields(type_))
-
-
-@functools.cache
-def hints_of(type_: Any) -> dict[str, Any]:
-    """Return the type hint of each field of a dataclass."""
-    hints = typing.get_type_hints(type_, include_extras=True)
-    return {name: hints[name] for name in names_of(type_)}
 
 
 def shown(hint: Any) -> str:
@@ -52,31 +31,58 @@ def shown(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 
+# The class that a twin stands for.
+class_of: dict[type, Any] = {}
+
+
 @functools.cache
 def twin(type_: Any) -> Any:
-    """Return the struct that stands for a dataclass, with its defaults, to decode and to check."""
-    hints = hints_of(type_)
+    """Return the struct that stands for a class, to decode and to check.
+
+    A field that is missing has its default there, or is unset if the class fills it in itself.
+    """
+    adapter = adapter_of(type_)
     fields: list[tuple[str, Any, Any]] = []
-    for field in dataclasses.fields(type_):
-        options: dict[str, Any] = {"name": camel_case(field.name)}
-        if field.default is not dataclasses.MISSING:
-            options["default"] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            options["default_factory"] = field.default_factory
-        fields.append((field.name, _twin_hint(hints[field.name]), msgspec.field(**options)))
-    return msgspec.defstruct(
-        type_.__name__,
-        fields,
-        kw_only=True,
-        omit_defaults=getattr(type_, "__omit_defaults__", False),
-    )
+    for form in forms_of(type_):
+        hint, options = with_classes(form.hint, _twin_class), {}
+        if form.aliases or not (form.required or adapter.is_native):
+            text = _shown_default(form)
+            if text is not None:
+                about = msgspec.Meta(extra_json_schema={"default": text})
+                hint = typing.Annotated[hint, about]
+            hint, options = hint | msgspec.UnsetType, {"default": msgspec.UNSET}
+        elif not form.required:
+            options = {"default": form.default, "default_factory": form.factory}
+        names = alias_names(form)
+        for name, key in zip((form.name, *names), form.keys, strict=True):
+            fields.append((name, hint, msgspec.field(name=key, **options)))
+    made = msgspec.defstruct(type_.__name__, fields, kw_only=True, **adapter.options(type_))
+    class_of[made] = type_
+    return made
+
+
+def alias_names(form: FieldForm) -> tuple[str, ...]:
+    """Return the names of a twin's fields for the aliases of one."""
+    return tuple(f"{form.name}__alias{n}" for n, _ in enumerate(form.aliases, start=1))
+
+
+def _shown_default(form: FieldForm) -> str | None:
+    """Return a default as text that is the same in each process; None if there is none."""
+    default = form.default
+    if default is msgspec.NODEFAULT:
+        return None
+    plain = type(default) in PLAIN or isinstance(default, enum.Enum)
+    return repr(default) if plain else type(default).__name__
+
+
+def _twin_class(class_: Any) -> Any:
+    return twin(class_) if is_message_class(class_) else class_
 
 
 def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
     """Return whether a value of this type hint may be, or hold, anything but the harmless types."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        class_: Any = hint
-        return any(may_hold(field, harmless) for field in hints_of(class_).values())
+    if is_message_class(hint):
+        return any(may_hold(field, harmless) for field in hints_of(hint).values())
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return False
@@ -96,7 +102,7 @@ def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
 
 @functools.cache
 def decodes_as_written(type_: Any) -> bool:
-    """Return whether JSON text of a dataclass decodes to the same once jsonb has rewritten it.
+    """Return whether JSON text of a class decodes to the same once jsonb has rewritten it.
 
     jsonb may change the order of a mapping's keys, and write a number without its exponent, which
     is read as an integer where the type leaves that open.
@@ -105,8 +111,8 @@ def decodes_as_written(type_: Any) -> bool:
 
 
 def reads_the_same(hint: Any) -> bool:
-    """Return for a type hint what `decodes_as_written` returns for a dataclass."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+    """Return for a type hint what `decodes_as_written` returns for a class."""
+    if is_message_class(hint):
         return decodes_as_written(hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return all(isinstance(member.value, str | int) for member in hint)
@@ -122,31 +128,6 @@ def reads_the_same(hint: Any) -> bool:
         return False
     if arguments:
         return all(reads_the_same(part) for part in arguments if part is not Ellipsis)
-    return hint is None or (isinstance(hint, type) and hint in PLAIN)
-
-
-def holds_plain_values(type_: Any) -> bool:
-    """Return whether all that instances of a dataclass are is values of plain types in a dict.
-
-    Then no code of the class runs when its fields are set, and nothing in a field has parts that
-    would have to be made as well.
-    """
-    if not type_.__dictoffset__ or inspect.isabstract(type_):
-        return False
-    # A field for the constructor alone, or of the class, is no field of the instances.
-    if hasattr(type_, "__post_init__") or len(type_.__dataclass_fields__) > len(names_of(type_)):
-        return False
-    for name, hint in hints_of(type_).items():
-        attribute = inspect.getattr_static(type_, name, None)
-        if not _is_plain_hint(hint) or inspect.isdatadescriptor(attribute):
-            return False
-    return True
-
-
-def _is_plain_hint(hint: Any) -> bool:
-    """Return whether a type hint is a plain type, or a union of such."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return all(map(_is_plain_hint, typing.get_args(hint)))
     return hint is None or (isinstance(hint, type) and hint in PLAIN)
 
 
@@ -174,21 +155,3 @@ _NO_KEYS = (
     msgspec_inspect.StructType,
     msgspec_inspect.DecimalType,
 )
-
-
-def _twin_hint(hint: Any) -> Any:
-    """Replace each dataclass in a type hint by its twin; a hint without one is returned as is."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return twin(hint)
-    arguments = typing.get_args(hint)
-    origin = typing.get_origin(hint)
-    if not arguments or origin is typing.Literal:
-        return hint
-    twins = tuple(_twin_hint(argument) for argument in arguments)
-    if all(made is argument for made, argument in zip(twins, arguments, strict=True)):
-        return hint
-    if origin is types.UnionType or origin is typing.Union:
-        return functools.reduce(lambda left, right: left | right, twins)
-    if origin is typing.Annotated:
-        return typing.Annotated[(twins[0], *hint.__metadata__)]
-    return origin[twins]

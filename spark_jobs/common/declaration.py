@@ -1,17 +1,18 @@
 """A component's declaration of its keys, as text for the process that plans a read."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import msgspec
 
 from reservation.component import Component
+from reservation.declaration.category import CategoryDeclarations
 from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
 from reservation.idempotence.server_keys import are_as_stored
 from reservation.messages import stream_name
 from reservation.messages.registry import MessageTypes
-from reservation.serialization.struct_types import camel_case, hints_of
+from reservation.serialization.codec import camel_case
+from reservation.serialization.fields import forms_of, hints_of, keys_of
 
 
 class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -121,7 +122,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 one.message,
                 fields,
                 category=category,
-                ignoring=tuple(map(camel_case, one.ignoring)),
+                ignoring=tuple(keys_of(one.message)[field] for field in one.ignoring),
                 renamed=renamed,
                 changed=table.types.is_upcast(type_),
             )
@@ -158,7 +159,7 @@ def _declared(
     )
     return DeclaredKey(
         category=category,
-        fields=() if by_function else tuple(map(camel_case, fields)),
+        fields=() if by_function else tuple(keys_of(command)[field] for field in fields),
         kinds=() if by_function else tuple(kinds),
         ignoring=ignoring,
         by_function=by_function,
@@ -174,6 +175,7 @@ def _decoded(component: Component) -> dict[str, list[str]]:
         name
         for name in sorted(declared.own.handled)
         if not _is_id_as_stored(declared.types, name, component.id)
+        or keys_of(declared.types[name])[component.id] != camel_case(component.id)
     ]
     decoded = dict.fromkeys(commands, own)
     for category, of in sorted(declared.others.items()):
@@ -202,7 +204,7 @@ def _subscriptions(component: Component) -> Subscriptions:
     return {
         category: {
             type_: DeclaredSubscription(
-                id=None if (field := of.id_field(type_)) is None else camel_case(field),
+                id=_id_key(of, type_),
                 from_position=declared.from_position,
                 correlated=component.name if declared.correlated else None,
             )
@@ -210,6 +212,11 @@ def _subscriptions(component: Component) -> Subscriptions:
         }
         for category, of in sorted(declarations(component).others.items())
     }
+
+
+def _id_key(of: CategoryDeclarations, type_: str) -> str | None:
+    field = of.id_field(type_)
+    return None if field is None else keys_of(of.types[type_])[field]
 
 
 def categories_of(component: Component) -> list[str]:
@@ -245,8 +252,4 @@ def passes_in(name: str) -> tuple[str, str] | None:
 
 def _may_lack(command: type, fields: Sequence[str]) -> bool:
     """Return whether the data may leave out one of these fields, which the class then fills in."""
-    missing = dataclasses.MISSING
-    return any(
-        field.name in fields and (field.default, field.default_factory) != (missing, missing)
-        for field in dataclasses.fields(command)
-    )
+    return any(form.name in fields and not form.required for form in forms_of(command))

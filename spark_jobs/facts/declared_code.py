@@ -3,7 +3,6 @@
 With another one, the same messages can have other verdicts.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
 from reservation.messages.registry import MessageTypes
 from reservation.messages.upcasting import code_of
+from reservation.serialization.fields import adapter_of
 from reservation.serialization.struct_types import twin
 from spark_jobs.common.declaration import Declaration
 
@@ -57,16 +57,10 @@ def _of_entities(component: Component) -> Iterator[list[Any]]:
 def _of_class(types: MessageTypes, name: str) -> list[Any]:
     # Any: a class that is known only now.
     type_: Any = types[name]
-    factories = [
-        code_of(field.default_factory)
-        for field in dataclasses.fields(type_)
-        if field.default_factory is not dataclasses.MISSING
-    ]
     return [
         name,
         msgspec.json.schema(twin(type_), schema_hook=lambda other: {"title": str(other)}),
-        factories,
-        code_of(vars(type_).get("__post_init__")),
+        *adapter_of(type_).code(type_, code_of),
         types.upcasters(name),
     ]
 

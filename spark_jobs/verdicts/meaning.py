@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +26,7 @@ from reservation.declaration.table import declarations
 from reservation.messages.comparison import differing_fields
 from reservation.messages.message import StoredMessage
 from reservation.serialization import codec
+from reservation.serialization.fields import keys_of
 from spark_jobs.common.result import LONGEST_VALUE, Difference
 from spark_jobs.facts.keys import loaded, stored
 
@@ -159,16 +161,15 @@ def differences(
         one, other = declared.types.decode(command), declared.types.decode(first)
         if type(one) is not type(other):
             return other_type
-        names = list(differing_fields(one, other, own.ignoring))
+        class_: Any = type(one)  # of any component
+        keys = keys_of(class_)
+        names = [keys[name] for name in differing_fields(one, other, own.ignoring)]
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  a class can raise anything
         return [_UNREADABLE]
     left, right = (_values(one), _values(other)) if values else ({}, {})
-    return [
-        Difference("field", name, left.get(name), right.get(name))
-        for name in map(codec.camel_case, names)
-    ]
+    return [Difference("field", name, left.get(name), right.get(name)) for name in names]
 
 
 def _distance(differences: Sequence[Difference]) -> tuple[bool, int]:

@@ -260,9 +260,9 @@ def test_a_message_that_follows_has_no_fields_that_its_class_lacks():
 
 
 @pytest.mark.parametrize("message", [None, 3, {"a": 1}, Noted, [Noted("1")]])
-def test_a_further_message_is_an_instance_of_a_dataclass(message):
-    """A further message must be an instance of a dataclass, as an event must."""
-    with pytest.raises(HandlerError, match="a message is an instance of a dataclass"):
+def test_a_further_message_is_an_instance_of_a_message_class(message):
+    """A further message must be an instance of such a class, as an event must."""
+    with pytest.raises(HandlerError, match="a message is an instance of a message class"):
         Context(stored()).write(message, "audit-1")
 
 

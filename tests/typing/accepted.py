@@ -8,7 +8,10 @@ from decimal import Decimal
 from typing import Any, Literal, Self, assert_type
 from uuid import UUID
 
+import attrs
+import msgspec
 import psycopg
+import pydantic
 import sqlalchemy
 import sqlalchemy.ext.asyncio as sqlalchemy_async
 from psycopg import AsyncConnection
@@ -420,7 +423,7 @@ async def use_an_own_connection(context: Context) -> None:
 
 def decode(message: StoredMessage) -> Decimal:
     assert_type(account.decode(message, Deposited), Deposited)
-    assert_type(dataclasses.asdict(account.decode(message)), dict[str, Any])
+    assert_type(dataclasses.asdict(account.decode(message, Deposited)), dict[str, Any])
     assert_type(check_upcast(account, "Deposit", {"amount": 1}), Any)
     return check_upcast(account, Deposited, {"cents": 1}, version=1).amount
 
@@ -500,3 +503,44 @@ async def gathers(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> int:
         await store.write(Open("1"), "account:command-1")
         assert_type(await store.send(Open("1"), account), int)
     return await AsyncMessageStore(pool, gather=True).write(Open("1"), "account:command-1")
+
+
+# Classes of other kinds.
+
+
+class Refund(pydantic.BaseModel):
+    account_id: str
+    refund_id: str
+
+
+class Refunded(msgspec.Struct, frozen=True):
+    refund_id: str
+
+
+@attrs.frozen
+class RefundRefused:
+    refund_id: str
+
+
+@attrs.define
+class Refunds:
+    number: int = 0
+
+
+refunds = Component("refunds", entity=Refunds, id="account_id")
+
+
+@refunds.handle(Refund, key="refund_id")
+def refund(command: Refund, entity: Refunds, context: Context) -> Refunded | RefundRefused:
+    if entity.number:
+        return context.follow(command, RefundRefused)
+    return context.follow(command, Refunded)
+
+
+@refunds.project(Refunded)
+def count(entity: Refunds, event: Refunded) -> None:
+    entity.number += 1
+
+
+refunds.message(RefundRefused)
+assert_type(refunds.question(Refund(account_id="1", refund_id="a")), Question)

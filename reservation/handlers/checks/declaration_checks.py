@@ -28,8 +28,9 @@ from reservation.messages.stream_name import check_category
 from reservation.messages.upcasting import Recognizer, Upcast, Upcaster
 from reservation.raised import describe
 from reservation.recurring.series import Tick
+from reservation.serialization.adapters.adapter import PLAIN
 from reservation.serialization.immutability import never_changes
-from reservation.serialization.struct_types import PLAIN, shown
+from reservation.serialization.struct_types import shown
 
 _NoneType = type(None)
 _NEVER_EVENTS = (PLAIN | {dict, set, frozenset}) - {_NoneType}

@@ -1,11 +1,11 @@
 """The events that handlers are annotated to return, and whether they are declared."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from reservation.errors import DeclarationError
 from reservation.handlers.checks.annotations import annotations, leaves_of
+from reservation.serialization.fields import is_message_class
 
 
 def check_events(
@@ -18,12 +18,7 @@ def check_events(
     unknown: dict[str, str] = {}
     for command, handler in handlers.items():
         for leaf in leaves_of(annotations(handler).get("return", Any)):
-            if (
-                isinstance(leaf, type)
-                and dataclasses.is_dataclass(leaf)
-                and not leaf.__subclasses__()
-                and not is_known(leaf)
-            ):
+            if is_message_class(leaf) and not leaf.__subclasses__() and not is_known(leaf):
                 unknown.setdefault(leaf.__name__, command)
     if unknown:
         named = ", ".join(f"{event} (of {command})" for event, command in unknown.items())
@@ -41,9 +36,6 @@ def returned_classes(handler: Any) -> frozenset[type] | None:
     if "return" not in hints:
         return None
     leaves = {leaf for leaf in leaves_of(hints["return"]) if leaf is not type(None)}
-    if any(
-        not isinstance(leaf, type) or not dataclasses.is_dataclass(leaf) or leaf.__subclasses__()
-        for leaf in leaves
-    ):
+    if any(not is_message_class(leaf) or leaf.__subclasses__() for leaf in leaves):
         return None
     return frozenset(leaves)

@@ -15,7 +15,6 @@ A reissue under a new id is a new message. Side effects of a handler other than 
 outputs happen at every handling.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -26,6 +25,7 @@ from reservation.idempotence.state_based.check import look
 from reservation.idempotence.state_based.states import state_category
 from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.serialization import codec
+from reservation.serialization.fields import is_message_class
 from reservation.serialization.immutability import never_changes
 from reservation.store.statements import Statement
 
@@ -37,8 +37,8 @@ class StateBased(Strategy):
     """Declares that a handler changes a state of which every version is kept.
 
     ``@component.handle(FireAt, once=StateBased())`` calls ``handler(command, state, context)``,
-    where the state is an instance of the component's entity, a dataclass. What the handler changes
-    in it is stored with what it returns, or writes with the context.
+    where the state is an instance of the component's entity. What the handler changes in it is
+    stored with what it returns, or writes with the context.
 
     Attributes:
         state: what a version holds: the "whole" state, or as a "delta" the fields that changed,
@@ -79,15 +79,16 @@ class StateBased(Strategy):
         """Make sure that the component's entity can be kept as a state.
 
         Raises:
-            DeclarationError: there is none, or it is no dataclass, cannot be changed, or has no
+            DeclarationError: there is none, or it cannot be stored, cannot be changed, or has no
                 form in JSON.
         """
         del command
-        if entity is None or not dataclasses.is_dataclass(entity):
+        if entity is None or not is_message_class(entity):
             name = "None" if entity is None else entity.__name__
             raise DeclarationError(
                 f"{component}: StateBased keeps a dataclass, and the entity is {name}; decorate it "
-                f"with @dataclass, or choose another strategy"
+                f"with @dataclass, make it a Struct, an attrs class or a Pydantic model, or choose "
+                f"another strategy"
             )
         if never_changes(entity):
             raise DeclarationError(

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
 
 OutcomeState = Literal["unknown", "pending", "handled", "rejected", "conflict", "dead", "expired"]
-Event = TypeVar("Event", bound=DataclassInstance)
+Event = TypeVar("Event", bound=MessageInstance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Outcome:
 
     state: OutcomeState
     message: StoredMessage | None = None
-    events: tuple[DataclassInstance | StoredMessage, ...] = ()
+    events: tuple[MessageInstance | StoredMessage, ...] = ()
     reason: str | None = None
     stored_events: tuple[StoredMessage, ...] = ()
     corrected: bool = False

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from reservation.errors import StoreError
-from reservation.messages.dataclass_instance import DataclassInstance
 from reservation.messages.message import StoredMessage
+from reservation.messages.message_instance import MessageInstance
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.answers.outcome import Outcome
 from reservation.store.statements import QUERIES, Statement
@@ -44,7 +44,7 @@ class Question:
     about: str
     category: str
     asked: dict[str, Any]
-    decode: Callable[[StoredMessage], DataclassInstance | StoredMessage]
+    decode: Callable[[StoredMessage], MessageInstance | StoredMessage]
     is_same: Callable[[StoredMessage, Sequence[str]], bool]
 
     def statement(self) -> Statement[OutcomeAnswer]:

@@ -51,7 +51,7 @@ class ScheduledWrite:
     """One message to be written later, as a handler schedules it.
 
     Attributes:
-        message: an instance of a dataclass.
+        message: an instance of a message class.
         stream_name: where to.
         due: when it is to be written, in UTC.
         id: the id that it will have.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from reservation.errors import EncodeError, RefusedError, StoreError
+from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.written import WrittenAs, written_as
 from reservation.serialization import codec
@@ -36,8 +37,8 @@ class Write:
     """One message to be written.
 
     Attributes:
-        message: an instance of a dataclass, whose name becomes the message type, unless the class
-            has a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
+        message: an instance of a message class, whose name becomes the message type, unless it has
+            a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
         stream_name: where to.
         id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
         metadata: what caused it and what it belongs to; None for none.
@@ -156,17 +157,29 @@ def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadat
 
 def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:
     """Return the JSON text of a message."""
-    if isinstance(message, Write):
-        raise RefusedError(
-            f"Cannot write a Write to {stream_name} as a message; pass it to write_batch"
-        )
+    if isinstance(message, _NO_MESSAGES):
+        raise _no_message(message, stream_name)
     try:
         return codec.encode(message, max_bytes)
     except Exception as error:
         raise EncodeError(
             f"Cannot encode a {type(message).__name__} for {stream_name}: {codec.explain(error)}; "
-            f"a message is a dataclass whose fields hold what their types say"
+            f"the fields of a message hold what their types say"
         ) from error
+
+
+_NO_MESSAGES = (Write, StoredMessage)
+
+
+def _no_message(given: object, stream_name: str) -> StoreError | EncodeError:
+    if isinstance(given, Write):
+        return RefusedError(
+            f"Cannot write a Write to {stream_name} as a message; pass it to write_batch"
+        )
+    return EncodeError(
+        f"Cannot encode a StoredMessage for {stream_name}: it is a message as it is read; decode "
+        f"it, and write that"
+    )
 
 
 def encode_metadata(

@@ -153,7 +153,7 @@ class Writer(ABC):
         the first time stands, and a message that was cancelled or written is not scheduled again.
 
         Args:
-            message: a dataclass instance, or a sequence of them.
+            message: a message, or a sequence of them.
             stream_name: the stream to write to.
             id: the id of a single message; see `Write`.
             metadata: the metadata of the message, or of each of them.
@@ -199,7 +199,7 @@ class Writer(ABC):
         """Write the first message of a stream that must not exist yet.
 
         Args:
-            message: a dataclass instance.
+            message: an instance of a message class.
             stream_name: the stream to write to.
             id: the id of the message; see `Write`.
             metadata: its metadata.

@@ -1,6 +1,5 @@
 """Recognition of repeated messages: by what was handled before, and by the key's first copy."""
 
-import dataclasses
 import json
 import re
 from typing import Any
@@ -17,8 +16,7 @@ from reservation.idempotence.strategy import Incoming
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.stream_name import cardinal_id
-from reservation.serialization import codec
-from reservation.serialization.struct_types import hints_of
+from reservation.serialization.fields import hints_of, is_message, keys_of, names_of
 
 
 # Any: strategies are of all classes, and keys and commands are a component's own.
@@ -61,7 +59,7 @@ def server_key(component: Component[Any], message: StoredMessage) -> str | None:
         return None
     fields = [*([declared.entity] if declared.entity else []), *declared.key]
     hints = hints_of(declared.command)
-    parts = [data.get(codec.camel_case(field)) for field in fields]
+    parts = [data.get(keys_of(declared.command)[field]) for field in fields]
     for part, field in zip(parts, fields, strict=True):
         if hints[field] not in (str, int) or type(part) is not hints[field]:
             return None
@@ -96,7 +94,7 @@ def is_repeated(
     for field in declared.ignoring:
         for _, data in contents:
             if isinstance(data, dict):
-                data.pop(codec.camel_case(field), None)
+                data.pop(keys_of(declared.message)[field], None)
     if contents[0] == contents[1]:
         return True
     if first.type not in table.types.names_of(declared.message):
@@ -111,8 +109,14 @@ def is_repeated(
     return bool(meanings[0] == meanings[1])
 
 
-def _meaning(command: Any) -> dict[str, Any]:
-    return dataclasses.asdict(command)
+def _meaning(value: Any) -> Any:
+    """Return a value with a dictionary in the place of each message in it."""
+    class_: Any = type(value)
+    if is_message(value):
+        return {name: _meaning(getattr(value, name)) for name in names_of(class_)}
+    if isinstance(value, dict):
+        return {key: _meaning(part) for key, part in value.items()}
+    return [*map(_meaning, value)] if isinstance(value, list | tuple) else value
 
 
 def first_copy(streams: tuple[str, str | None], stream: Any) -> tuple[str, StoredMessage | None]:

@@ -1,10 +1,11 @@
 """The value of an object with all that it holds, as a text to compare with later."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from reservation.serialization.fields import adapter_of, is_message
 
 _DEEPEST = 12
 
@@ -51,9 +52,8 @@ def _held(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield "", part
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield field.name, getattr(value, field.name, None)
+    elif is_message(value):
+        yield from adapter_of(type(value)).state(value).items()
     elif hasattr(value, "__dict__"):
         yield from vars(value).items()
     elif "__repr__" in vars(type(value)):

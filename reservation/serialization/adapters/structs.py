@@ -1,0 +1,72 @@
+"""`msgspec.Struct`s."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from reservation.serialization.adapters.adapter import (
+    FieldForm,
+    UnfitClassError,
+    camel_case,
+    factories,
+    own_state,
+)
+
+# Any: classes and values of any component.
+
+
+class StructAdapter:
+    """The adapter of Structs."""
+
+    is_native = True
+
+    def recognizes(self, class_: Any) -> bool:
+        return issubclass(class_, msgspec.Struct)
+
+    def forms(self, class_: Any) -> list[FieldForm]:
+        if class_.__struct_config__.array_like:
+            raise UnfitClassError(
+                f"{class_.__name__} is a Struct with array_like=True, and a message is an object "
+                f"with named fields; leave array_like=True out"
+            )
+        return [
+            FieldForm(
+                field.name,
+                # A name that it does not change cannot be told from one that nobody gave.
+                camel_case(field.name) if field.encode_name == field.name else field.encode_name,
+                field.type,
+                default=field.default,
+                factory=field.default_factory,
+            )
+            for field in msgspec.structs.fields(class_)
+        ]
+
+    def options(self, class_: Any) -> dict[str, Any]:
+        said = class_.__struct_config__
+        names = ("omit_defaults", "forbid_unknown_fields", "tag", "tag_field")
+        return {name: getattr(said, name) for name in names}
+
+    def maker(self, class_: Any) -> Callable[[dict[str, Any]], Any]:
+        return lambda values: class_(**values)
+
+    def holds_plain_values(self, class_: Any) -> bool:
+        del class_
+        return False
+
+    def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
+        return class_(**attributes)
+
+    def is_frozen(self, class_: Any) -> bool:
+        return bool(class_.__struct_config__.frozen) and not hasattr(class_, "__deepcopy__")
+
+    def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
+        del names
+        return not hasattr(class_, "__post_init__")
+
+    def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
+        made = [code_of(factory) for factory in factories(self.forms(class_))]
+        return [made, code_of(getattr(class_, "__post_init__", None))]
+
+    def state(self, instance: Any) -> dict[str, Any]:
+        return own_state(instance, self.forms(type(instance)))
