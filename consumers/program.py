@@ -113,17 +113,17 @@ def run(
     """
     options = _options(batch_size, batch_bytes, errors)
     given = [components] if isinstance(components, Component | ReadModel) else components
-    components = [component_of(one) for one in given]
-    check_names_differ(components)
+    checked = [component_of(one) for one in given]
+    check_names_differ(checked)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
-        for component in components:
+        for component in checked:
             _check_store(connection, component)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
         parts = [
             Part(component, category, _log(component, category))
-            for component in components
+            for component in checked
             for category in categories(component)
         ]
         consumers = Consumers(parts, database_url, options, stopping)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import AppPathError, StoreReplacedError
 from reservation.raised import describe, note_own_code
 from reservation.read_models.read_model import ReadModel, component_of
@@ -39,6 +41,14 @@ def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
             f"attribute that holds it"
         )
     return component_of(declared)
+
+
+def refuse_read_model(component: Component[Any], way_out: str) -> None:
+    """Refuse a read model where only a component makes sense."""
+    model = declarations(component).model
+    if model is not None:
+        way = way_out.format(app="APP", name=model.name, version=model.version)
+        raise AppPathError(f"{component.name} is a version of the read model {model.name}; {way}")
 
 
 def _put_first(folder: Path) -> None:

@@ -35,7 +35,7 @@ ORDER BY made.of[1], made.of[2]::integer
 SELECT set_config('search_path', quote_ident(%(schema)s), %(locally)s)
 
 -- name: create_schema
-CREATE SCHEMA IF NOT EXISTS {schema}
+CREATE SCHEMA {schema}
 
 -- name: comment_schema
 COMMENT ON SCHEMA {schema} IS {text}
@@ -108,31 +108,34 @@ DROP SCHEMA {schema} CASCADE
 -- name: shows
 -- Whether the consumers of the version that the views show have handled what is stored up to a position,
 -- and the message there is no dead letter.
-WITH shown AS (
-  SELECT %(model)s || '_' || substring(
-           obj_description(to_regnamespace(quote_ident(%(model)s)), 'pg_namespace')
+WITH given AS (
+  SELECT %s::text AS model, %s::text AS declared, %s::text[] AS categories, %s::bigint AS "position"
+), shown AS (
+  SELECT i.*, i.model || '_' || substring(
+           obj_description(to_regnamespace(quote_ident(i.model)), 'pg_namespace')
            FROM '^Read model [a-z0-9_]+: views of version ([0-9]+)$') AS consumer
+  FROM given i
 ), parts AS (
-  SELECT s.consumer, c.category, g.partitions, p.partition, p.position
+  SELECT c.category, g.partitions, p.partition, p.position, s.position AS until
   FROM shown s
   CROSS JOIN LATERAL (
     SELECT g.category FROM reservation.groups g WHERE g.consumer = s.consumer
     UNION
-    SELECT unnest(%(categories)s::text[]) WHERE s.consumer = %(declared)s
+    SELECT unnest(s.categories) WHERE s.consumer = s.declared
   ) AS c
   LEFT JOIN reservation.groups g ON g.consumer = s.consumer AND g.category = c.category
   LEFT JOIN reservation.positions p ON p.consumer = s.consumer AND p.category = c.category
 )
 SELECT coalesce(bool_and(CASE
   WHEN p.position IS NULL THEN false
-  WHEN p.position >= %(position)s THEN true
+  WHEN p.position >= p.until THEN true
   ELSE NOT EXISTS (
     SELECT FROM message_store.messages m
     WHERE (message_store.category(m.stream_name), m.global_position)
-          BETWEEN (p.category, p.position + 1) AND (p.category, %(position)s)
+          BETWEEN (p.category, p.position + 1) AND (p.category, p.until)
       AND reservation.partition_of(m.stream_name, p.partitions) = p.partition)
   END), false) AND NOT EXISTS (
     SELECT FROM reservation.dead_letters d
-    WHERE d.consumer = (SELECT consumer FROM shown) AND d.global_position = %(position)s
-      AND d.state IN ('waiting', 'parked', 'dead'))
+    JOIN shown s ON s.consumer = d.consumer AND s.position = d.global_position
+    WHERE d.state IN ('waiting', 'parked', 'dead'))
 FROM parts p

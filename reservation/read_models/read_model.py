@@ -100,7 +100,10 @@ class ReadModel:
                 function cannot be its handler.
             StreamNameError: the category cannot be one.
         """
-        return self._reader("handle", event, category, many=False)
+        declare: Callable[
+            [Callable[[Event, ReadContext], None]], Callable[[Event, ReadContext], None]
+        ] = self._reader("handle", event, category, many=False)
+        return declare
 
     def handle_many(
         self, event: type[Event], *, category: str
@@ -122,7 +125,11 @@ class ReadModel:
             DeclarationError: as for `handle`.
             StreamNameError: the category cannot be one.
         """
-        return self._reader("handle_many", event, category, many=True)
+        declare: Callable[
+            [Callable[[Sequence[Recorded[Event]], ReadContext], None]],
+            Callable[[Sequence[Recorded[Event]], ReadContext], None],
+        ] = self._reader("handle_many", event, category, many=True)
+        return declare
 
     def message(
         self,

@@ -11,13 +11,11 @@ from psycopg.pq import TransactionStatus
 
 from reservation.declaration.model_version import ModelVersion, schema_of
 from reservation.declaration.table import Declared, declarations
-from reservation.errors import DeclarationError, MissingRightError, StoreError
+from reservation.errors import DeclarationError, StoreError
 from reservation.postgres.error_translation import translated
-from reservation.postgres.queries import load_queries
 from reservation.raised import describe
+from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
 from reservation.read_models.views import turn_views
-
-_QUERIES = load_queries("reservation.read_models")
 
 
 class MadeVersion(NamedTuple):
@@ -54,19 +52,19 @@ class Table(NamedTuple):
 def versions(connection: Connection[Any], model: str | None = None) -> list[MadeVersion]:
     """Return the versions that have tables, of one read model or of all."""
     with translated():
-        rows = connection.execute(_QUERIES["versions"], {"model": model}).fetchall()
+        rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
     return [MadeVersion(*row) for row in rows]
 
 
 def lock_model(connection: Connection[Any], model: str) -> None:
     """Keep others from making tables or turning views until the end of the transaction."""
-    connection.execute(_QUERIES["lock"], {"model": model})
+    connection.execute(QUERIES["lock"], {"model": model})
 
 
 def enter(connection: Connection[Any], schema: str, *, locally: bool = False) -> None:
     """Set the search path to a version's schema, for the session or the transaction."""
     with translated():
-        connection.execute(_QUERIES["enter"], {"schema": schema, "locally": locally})
+        connection.execute(QUERIES["enter"], {"schema": schema, "locally": locally})
 
 
 def prepare(connection: Connection[Any], component: Declared) -> None:
@@ -79,7 +77,7 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
         return
     with translated(), connection.transaction():
         lock_model(connection, model.name)
-        found = _schema(connection, model.schema)
+        found = schema_state(connection, model.schema)
         if found is not None and found.comment == _tables_comment(model):
             return
         if found is not None and (found.comment or found.is_used or not found.is_own):
@@ -87,13 +85,9 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
                 f"The schema {model.schema} is in use for something else than version "
                 f"{model.version} of the read model {model.name}; rename one of them"
             )
-        if found is None:
-            _check_may_create(connection, model.schema)
         _refuse_position(connection, model)
-        shown = _schema(connection, model.name)
+        shown = schema_state(connection, model.name)
         make(connection, model, model.schema)
-        if shown is None:
-            _check_may_create(connection, model.name)
         if shown is None or (shown.is_own and not (shown.comment or shown.is_used)):
             turn_views(connection, model.name, model.version)
         elif not (shown.comment or "").startswith(f"Read model {model.name}: views of version "):
@@ -105,13 +99,7 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
 
 def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
     """Make a schema and the tables of a version in it, in the current transaction."""
-    identifier = sql.Identifier(schema)
-    connection.execute(_composed("create_schema").format(schema=identifier))
-    connection.execute(
-        _composed("comment_schema").format(
-            schema=identifier, text=sql.Literal(_tables_comment(model))
-        )
-    )
+    ensure_schema(connection, schema, _tables_comment(model))
     ((path,),) = connection.execute("SELECT current_setting('search_path')").fetchall()
     enter(connection, schema, locally=True)
     what = f"{model.name}: the function that makes the tables of version {model.version}"
@@ -144,51 +132,25 @@ def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
 def tables(connection: Connection[Any], schema: str) -> list[Table]:
     """Return the tables of a version by their names."""
     with translated():
-        rows = connection.execute(_QUERIES["tables"], {"schema": schema}).fetchall()
+        rows = connection.execute(QUERIES["tables"], {"schema": schema}).fetchall()
     return [Table(*row) for row in rows]
 
 
 def drop(connection: Connection[Any], schema: str) -> None:
     """Drop the schema of a version with its tables."""
     with translated():
-        connection.execute(_composed("drop_schema").format(schema=sql.Identifier(schema)))
-
-
-class _Schema(NamedTuple):
-    """A schema as it was found."""
-
-    comment: str | None
-    is_used: bool
-    is_own: bool
-
-
-def _schema(connection: Connection[Any], name: str) -> _Schema | None:
-    row = connection.execute(_QUERIES["schema"], {"schema": name}).fetchone()
-    return None if row is None else _Schema(*row)
+        execute(connection, "drop_schema", schema=sql.Identifier(schema))
 
 
 def _tables_comment(model: ModelVersion) -> str:
     return f"Read model {model.name}: tables of version {model.version}"
 
 
-def _check_may_create(connection: Connection[Any], schema: str) -> None:
-    ((may, database, role),) = connection.execute(_QUERIES["may_create"]).fetchall()
-    if not may:
-        raise MissingRightError(
-            f"The role {role} may not create the schema {schema} in the database {database}; let "
-            f"its owner run: CREATE SCHEMA {schema} AUTHORIZATION {role}"
-        )
-
-
 def _refuse_position(connection: Connection[Any], model: ModelVersion) -> None:
     """Refuse to make the tables anew while the consumers would not begin with the first message."""
-    rows = connection.execute(_QUERIES["has_position"], {"consumer": model.schema}).fetchall()
+    rows = connection.execute(QUERIES["has_position"], {"consumer": model.schema}).fetchall()
     if rows[0][0]:
         raise StoreError(
             f"The tables of {model.schema} are gone, and its consumers have a position; remove "
             f"that with `reservation models drop {model.name} {model.version}`"
         )
-
-
-def _composed(name: str) -> sql.SQL:
-    return sql.SQL(_QUERIES[name].decode())

@@ -9,9 +9,7 @@ from psycopg import Connection, sql
 
 from reservation.declaration.model_version import schema_of
 from reservation.errors import StoreError
-from reservation.postgres.queries import load_queries
-
-_QUERIES = load_queries("reservation.read_models")
+from reservation.read_models.catalog import QUERIES, ensure_schema, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +34,13 @@ class _Relation:
 
 def turn_views(connection: Connection[Any], model: str, version: int) -> None:
     """Let the views show a version, in the current transaction; rights on them stay."""
-    _execute(connection, "create_schema", schema=sql.Identifier(model))
+    ensure_schema(connection, model, f"Read model {model}: views of version {version}")
     views, tables = _relations(connection, model), _relations(connection, schema_of(model, version))
     for name, table in tables.items():
         _turn(connection, (model, name), (schema_of(model, version), name), views.get(name), table)
     for name, view in views.items():
         if name not in tables and view.kind == "v":
             _drop(connection, (model, name))
-    text = f"Read model {model}: views of version {version}"
-    _execute(connection, "comment_schema", schema=sql.Identifier(model), text=sql.Literal(text))
 
 
 def _turn(
@@ -60,22 +56,22 @@ def _turn(
     if before.kind != "v":
         raise StoreError(f"{'.'.join(view)} is not a view; rename it, or the table of that name")
     names = {"schema": view[0], "view": view[1]}
-    ((owner, comment, options),) = connection.execute(_QUERIES["view"], names).fetchall()
+    ((owner, comment, options),) = connection.execute(QUERIES["view"], names).fetchall()
     columns = before.as_view_of(after)
     if columns is not None:
         _create(connection, view, table, columns, options)
         return
-    rights = connection.execute(_QUERIES["rights"], names).fetchall()
+    rights = connection.execute(QUERIES["rights"], names).fetchall()
     _drop(connection, view)
     _create(connection, view, table, after.columns, options)
     named = sql.Identifier(*view)
-    _execute(connection, "own_view", view=named, owner=sql.Identifier(owner))
-    _execute(connection, "comment_view", view=named, text=sql.Literal(comment))
+    execute(connection, "own_view", view=named, owner=sql.Identifier(owner))
+    execute(connection, "comment_view", view=named, text=sql.Literal(comment))
     for role, right, may_grant, column in rights:
         if column is not None and column not in after.columns:
             continue  # nobody can read it any more
         of = sql.SQL("") if column is None else sql.SQL(" ({})").format(sql.Identifier(column))
-        _execute(
+        execute(
             connection,
             "grant_view",
             right=sql.SQL(right) + of,
@@ -97,7 +93,7 @@ def _create(
         for name, _, value in (option.partition("=") for option in options)
     ]
     with_options = sql.SQL("WITH ({})").format(sql.SQL(", ").join(given))
-    _execute(
+    execute(
         connection,
         "create_view",
         view=sql.Identifier(*view),
@@ -109,7 +105,7 @@ def _create(
 
 def _drop(connection: Connection[Any], view: tuple[str, str]) -> None:
     try:
-        _execute(connection, "drop_view", view=sql.Identifier(*view))
+        execute(connection, "drop_view", view=sql.Identifier(*view))
     except psycopg.errors.DependentObjectsStillExist as error:
         raise StoreError(
             f"The view {'.'.join(view)} has other columns in the new version, or is not in it, and "
@@ -118,9 +114,5 @@ def _drop(connection: Connection[Any], view: tuple[str, str]) -> None:
 
 
 def _relations(connection: Connection[Any], schema: str) -> dict[str, _Relation]:
-    rows = connection.execute(_QUERIES["relations"], {"schema": schema}).fetchall()
+    rows = connection.execute(QUERIES["relations"], {"schema": schema}).fetchall()
     return {name: _Relation(*rest) for name, *rest in rows}
-
-
-def _execute(connection: Connection[Any], name: str, **values: sql.Composable) -> None:
-    connection.execute(sql.SQL(_QUERIES[name].decode()).format(**values))

@@ -8,6 +8,7 @@ from psycopg import AsyncConnection, Connection
 
 from reservation.declaration.model_version import ModelVersion
 from reservation.errors import StoreError
+from reservation.postgres.arrays import TextArray
 from reservation.postgres.queries import load_queries
 from reservation.store.answers.listeners import check_free
 from reservation.store.answers.pace import Pace
@@ -56,10 +57,5 @@ def _shows(model: ModelVersion, categories: Sequence[str], position: int) -> Sta
             f"position={position!r} is not a global position; give that of an event, such as "
             f"Outcome.position"
         )
-    parameters = {
-        "model": model.name,
-        "declared": model.schema,
-        "categories": list(categories),
-        "position": position,
-    }
+    parameters = [model.name, model.schema, TextArray(categories), position]
     return Statement(_QUERIES["shows"], parameters, lambda rows: bool(rows[0][0]))

@@ -48,7 +48,7 @@ def take(context: ReadContext, night: int, rooms: int) -> None:
 
 
 def one_by_one(version: int = 1, **options: Any) -> ReadModel:
-    """Return a model whose handlers take one event each; 13 rooms fail, 99 kill the process once."""
+    """Return a model whose handlers take one event; 13 rooms fail, 99 kill the process once."""
     model = ReadModel("occupancy", version=version, **options)
     model.tables(make_nights)
 
@@ -118,5 +118,5 @@ def book(store: MessageStore, *nights: int, rooms: int = 1, booking: str | None 
 
 def nights(connection: Connection[Any], schema: str = "occupancy") -> dict[int, int]:
     """Return how many rooms are taken, by night."""
-    rows = connection.execute(f"SELECT night, taken FROM {schema}.nights ORDER BY night")  # noqa: S608
+    rows = connection.execute(f"SELECT night, taken FROM {schema}.nights ORDER BY night")
     return dict(rows.fetchall())
