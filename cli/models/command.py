@@ -10,6 +10,7 @@ from cli.common.options import database_option, json_option
 from cli.common.tables import console
 from cli.models.listing import as_json as listed
 from cli.models.listing import table
+from cli.models.verify import verify_command
 from consumers.read_models.changing import remove, switch
 from consumers.read_models.progress import read_versions
 from reservation.postgres.connection import connect
@@ -115,3 +116,6 @@ def drop_command(name: str, version: int, database_url: str, yes: bool, as_json:
         click.echo(json.dumps({"model": name, "version": version, "dropped": made.schema}))
     else:
         click.echo(f"Version {version} of {name} is removed.")
+
+
+models.add_command(verify_command)

@@ -24,7 +24,7 @@ SELECT count(*) FROM {table}
 
 -- name: differences
 -- The rows that are not the same in two tables, found by their keys; NULL for a row that one lacks.
-SELECT to_jsonb(live), to_jsonb(rebuilt)
+SELECT to_jsonb(live)::text, to_jsonb(rebuilt)::text
 FROM {live} AS live
 FULL JOIN {rebuilt} AS rebuilt USING ({key})
 WHERE to_jsonb(live) IS DISTINCT FROM to_jsonb(rebuilt)
