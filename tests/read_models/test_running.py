@@ -1,5 +1,6 @@
 """Consumers of read models: rows and positions, dead letters, batches, shares and kills."""
 
+import json
 import os
 import random
 
@@ -247,3 +248,20 @@ def test_tables_that_are_gone_are_not_made_anew_behind_a_position(connection, st
     connection.execute("DROP SCHEMA occupancy_1 CASCADE")
     with pytest.raises(StoreError, match="reservation models drop occupancy 1"):
         consumers.drain(one_by_one(), address(connection))
+
+
+def test_it_is_checked_and_shown_like_a_component(connection, store):
+    """Before it is deployed, and while it runs."""
+    book(store, 1, 2)
+    at = ["--json", "--database-url", address(connection)]
+    consumers.drain(one_by_one(), address(connection))
+    done = invoke_cli("check", FIRST, *at, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+    (found,) = json.loads(done.stdout)["types"]
+    assert (found["type"], found["unreadable"]) == ("Booked", 0)
+    (status,) = json.loads(invoke_cli("status", FIRST, *at, cwd=ROOT).stdout)["partitions"]
+    assert (status["consumer"], status["category"], status["position"]) == (
+        "occupancy_1",
+        BOOKINGS,
+        2,
+    )
