@@ -1,6 +1,6 @@
 """The versions of read models in a table, or as JSON."""
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -70,7 +70,9 @@ def _progress(one: VersionStatus, *, with_bars: bool) -> RenderableType:
     percent = f"{int(one.share * 1000) / 10:.1f} %"
     if not with_bars:
         return percent
-    return Group(ProgressBar(total=1.0, completed=one.share, width=20), percent)
+    both = Table.grid(padding=(0, 1))
+    both.add_row(ProgressBar(total=1.0, completed=one.share, width=20), percent)
+    return both
 
 
 def _lag(one: VersionStatus) -> str:

@@ -4,6 +4,7 @@ import json
 
 import psycopg
 import pytest
+from jsonschema import Draft202012Validator
 
 import consumers
 from consumers.read_models import progress
@@ -20,6 +21,13 @@ def models(connection, *arguments, status=0):
     done = invoke_cli("models", *arguments, "--json", "--database-url", address(connection))
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout) if status == 0 else done.stderr
+
+
+def fits(name, printed):
+    """Check what a command prints against its schema."""
+    schema = json.loads((ROOT / f"docs/reference/schemas/{name}.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(printed)] == []
 
 
 def drain(connection, *made):
@@ -180,7 +188,26 @@ def test_the_list_shows_how_far_versions_are(connection, store):
     assert (second["messagesPerSecond"], second["secondsLeft"]) == (0, None)
     done = invoke_cli("models", "list", "--database-url", address(connection))
     assert "does not move" in done.stdout
+    fits("models", models(connection, "list"))
     assert models(connection, "list", "other") == {"versions": []}
+
+
+@pytest.mark.usefixtures("both")
+def test_the_list_has_a_bar_on_a_terminal(connection, store):
+    """As long as the share that is made, beside the number."""
+    book(store, *range(4))
+    drain(connection, one_by_one())
+    done = invoke_cli(
+        "models",
+        "list",
+        "--database-url",
+        address(connection),
+        env={"FORCE_COLOR": "1", "COLUMNS": "160"},
+    )
+    first, second = (line for line in done.stdout.splitlines() if "occupancy" in line)
+    assert "━" * 20 in first
+    assert "100.0 %" in done.stdout
+    assert "━" in second
 
 
 def test_the_list_measures_the_rate_of_a_version_that_is_made(connection, store, monkeypatch):

@@ -26,6 +26,7 @@ from tests.apps.occupancy import (
     take,
 )
 from tests.consumers.builders import decide
+from tests.read_models.test_switching import fits
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted, until
 
@@ -70,6 +71,7 @@ def test_rows_that_somebody_changed_are_named(connection, store):
     connection.execute("DELETE FROM occupancy_1.nights WHERE night = 2")
     connection.execute("INSERT INTO occupancy_1.nights VALUES (9, 1)")
     result = verified(connection, status=1)
+    fits("verify", result)
     assert result["proved"] is False
     (table,) = result["tables"]
     assert (table["missing"], table["unexpected"], table["differing"]) == (1, 1, 1)
