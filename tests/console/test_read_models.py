@@ -4,9 +4,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import consumers
-from reservation.read_models.read_model import component_of
 from tests.apps.occupancy import book, one_by_one
 from tests.console.conftest import built, signed_in
+from tests.support.read_models import component
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -16,7 +16,7 @@ def test_pages_show_a_read_model(database_url, store, declared):
     book(store, 1, 2)
     book(store, 3, rooms=13, booking="bad")
     consumers.drain(model, database_url)
-    components = (component_of(model),) if declared else ()
+    components = (component(model),) if declared else ()
     with TestClient(built(database_url, components=components)) as client:
         signed_in(client)
         for path in ("/", "/consumers", "/dead-letters"):

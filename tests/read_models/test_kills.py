@@ -6,10 +6,7 @@ import psycopg
 import pytest
 
 import consumers
-from consumers.read_models.changing import switch
-from consumers.read_models.verifying import verify
 from reservation import MessageStore
-from reservation.read_models.read_model import component_of
 from tests.apps.bank import address
 from tests.apps.occupancy import (
     BOOKINGS,
@@ -23,6 +20,7 @@ from tests.apps.occupancy import (
     one_by_one,
 )
 from tests.support.consuming import until
+from tests.support.read_models import switch, verify
 from tests.support.started import Started
 
 # A host gives up on processes that die more often with nothing in flight.
@@ -55,7 +53,7 @@ def test_the_rows_are_right_however_often_processes_are_killed(connection, app, 
     assert connection.execute(
         "SELECT entity, state FROM reservation.dead_letters WHERE state <> 'handled'"
     ).fetchall() == [("booking-bad", "dead")]
-    result = verify(connection, component_of(model))
+    result = verify(connection, model)
     assert result.is_proved
     assert result.rebuilt.left_out == 1
 
@@ -93,10 +91,10 @@ def test_both_versions_are_made_while_views_are_turned(connection):
             for n in range(2 * KILLS):
                 store.write(Booked("b", 1), f"{BOOKINGS}-{n}")
                 until(lambda: (first, second)[n % 2].workers)[0].kill()  # noqa: B023
-                switch(connection, "occupancy", 2 - n % 2, within=60)
+                switch(connection, 2 - n % 2)
                 assert nights(connection)[1] >= seen
                 seen = nights(connection)[1]
                 until(lambda: nights(connection, "occupancy_1") == {1: n + 2})  # noqa: B023
                 until(lambda: nights(connection, "occupancy_2") == {1: n + 2})  # noqa: B023
     for model in (one_by_one(), by_sets()):
-        assert verify(connection, component_of(model)).is_proved
+        assert verify(connection, model).is_proved

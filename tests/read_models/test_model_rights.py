@@ -5,13 +5,12 @@ import json
 import pytest
 
 import consumers
-from consumers.read_models.verifying import verify
 from reservation import MessageStore
 from reservation.errors import MissingRightError
-from reservation.read_models.read_model import component_of
 from tests.apps.occupancy import book, nights, one_by_one
 from tests.store.builders import as_login, granted, new_role, run
 from tests.support.commands import invoke_cli
+from tests.support.read_models import verify
 
 __all__ = ["granted", "new_role"]  # fixtures
 
@@ -42,11 +41,11 @@ def test_verifying_needs_a_schema_too(connection, database_url, store, granted):
     consumers.drain(one_by_one(), login)
     run(connection, "SET SESSION AUTHORIZATION {}", role)
     with pytest.raises(MissingRightError, match="CREATE SCHEMA occupancy_1_verify"):
-        verify(connection, component_of(one_by_one()))
+        verify(connection, one_by_one())
     connection.execute("RESET SESSION AUTHORIZATION")
     run(connection, "CREATE SCHEMA occupancy_1_verify AUTHORIZATION {}", role)
     run(connection, "SET SESSION AUTHORIZATION {}", role)
-    assert verify(connection, component_of(one_by_one())).is_proved
+    assert verify(connection, one_by_one()).is_proved
 
 
 def test_an_auditor_lists_versions_and_a_sender_cannot_wait(

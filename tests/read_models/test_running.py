@@ -7,9 +7,8 @@ import random
 import pytest
 
 import consumers
-from reservation import ReadContext, ReadModel
+from reservation import ReadContext, ReadModel, Reject
 from reservation.errors import DeclarationError, StoreError
-from reservation.read_models.read_model import component_of
 from tests.apps.bank import address
 from tests.apps.occupancy import (
     BOOKINGS,
@@ -27,6 +26,7 @@ from tests.apps.occupancy import (
 from tests.consumers.builders import decide
 from tests.support.commands import invoke_cli
 from tests.support.consuming import members, until
+from tests.support.read_models import component
 from tests.support.started import Started
 
 
@@ -154,6 +154,39 @@ def test_what_a_handler_returns_is_refused(connection, store):
     assert [state for _, _, state in letters(connection)] == ["dead"]
 
 
+def test_a_lost_race_is_run_again_and_changes_rows_once(connection, store):
+    """The batch is rolled back with all that its handlers did."""
+    model, calls = ReadModel("occupancy", version=1), []
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        calls.append(event.night)
+        take(context, event.night, event.rooms)
+        if event.night == 2 and calls.count(2) == 1:
+            context.connection.execute("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+
+    book(store, 1, 2, 3)
+    assert consumers.drain(model, address(connection)).counts == {"handled": 3}
+    assert calls == [1, 2, 1, 2, 3]
+    assert nights(connection) == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_read_model_cannot_reject(connection, store):
+    """What happened has happened; the event is a dead letter."""
+    model = ReadModel("occupancy", version=1, attempts=1)
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        raise Reject("full")
+
+    book(store, 1)
+    consumers.drain(model, address(connection))
+    assert [state for _, _, state in letters(connection)] == ["dead"]
+    assert list(store.read_category("occupancy_1")) == []
+
+
 def test_two_versions_are_made_beside_each_other(connection, store):
     """The views show the first until they are turned."""
     book(store, 1, 2)
@@ -171,7 +204,7 @@ def test_two_members_share_the_partitions(connection, store):
     connection.execute("DELETE FROM reservation.members")
     done = invoke_cli("partitions", FIRST, "4", "--database-url", address(connection), cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    with members(component_of(model), address(connection), BOOKINGS, size=4):
+    with members(component(model), address(connection), BOOKINGS, size=4):
         book(store, *[n % 5 for n in range(200)])
         until(lambda: sum(nights(connection).values()) == 200)
     assert nights(connection) == dict.fromkeys(range(5), 40)
@@ -257,8 +290,8 @@ def test_it_is_checked_and_shown_like_a_component(connection, store):
     consumers.drain(one_by_one(), address(connection))
     done = invoke_cli("check", FIRST, *at, cwd=ROOT)
     assert done.returncode == 0, done.stdout
-    (found,) = json.loads(done.stdout)["types"]
-    assert (found["type"], found["unreadable"]) == ("Booked", 0)
+    types = {one["type"]: one for one in json.loads(done.stdout)["types"]}
+    assert (types["Booked"]["messages"], types["Booked"]["unreadable"]) == (2, 0)
     (status,) = json.loads(invoke_cli("status", FIRST, *at, cwd=ROOT).stdout)["partitions"]
     assert (status["consumer"], status["category"], status["position"]) == (
         "occupancy_1",

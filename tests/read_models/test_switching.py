@@ -7,13 +7,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import consumers
-from consumers.read_models import progress
 from reservation import ReadModel
 from tests.apps.bank import address
 from tests.apps.occupancy import BOOKINGS, FIRST, ROOT, Booked, book, by_sets, nights, one_by_one
 from tests.consumers.builders import decide
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted
+from tests.support.read_models import looks
 
 
 def models(connection, *arguments, status=0):
@@ -220,8 +220,7 @@ def test_the_list_measures_the_rate_of_a_version_that_is_made(connection, store,
         drain(connection, one_by_one())
         book(store, *range(5), booking="last")
 
-    monkeypatch.setattr(progress.time, "sleep", meanwhile)
-    (found,) = progress.read_versions(connection)
+    (found,) = looks(connection, monkeypatch, meanwhile)
     assert (found.lag, found.open_letters) == (5, 0)
     assert found.rate > 0
     assert found.left > 0

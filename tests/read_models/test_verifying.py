@@ -7,10 +7,8 @@ import psycopg
 import pytest
 
 import consumers
-from consumers.read_models.verifying import verify
 from reservation import ReadContext, ReadModel
 from reservation.errors import HandlerError, StoreError
-from reservation.read_models.read_model import component_of
 from tests.apps.bank import address
 from tests.apps.occupancy import (
     BOOKINGS,
@@ -29,6 +27,7 @@ from tests.consumers.builders import decide
 from tests.read_models.test_switching import fits
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted, until
+from tests.support.read_models import verify
 
 
 def verified(connection, status=0):
@@ -41,10 +40,6 @@ def verified(connection, status=0):
 
 def drain(connection, model, **options):
     consumers.drain(model, address(connection), **options)
-
-
-def proved(connection, model):
-    return verify(connection, component_of(model))
 
 
 def test_rows_of_the_events_are_proved(connection, store):
@@ -107,7 +102,7 @@ def test_numbers_are_compared_digit_for_digit(connection, store):
     book(store, 1)
     drain(connection, model)
     connection.execute("UPDATE totals_1.t SET n = 100000000000000000.02")
-    (table,) = proved(connection, model).tables
+    (table,) = verify(connection, model).tables
     assert [(row.key, row.fields) for row in table.named] == [({"id": "1.5"}, ["n"])]
 
 
@@ -153,7 +148,7 @@ def test_a_handler_that_raises_in_the_rebuild_is_reported(connection, store):
     model.tables(make_nights)
     model.handle(Booked, category=BOOKINGS)(lambda event, context: 1 / 0)
     with pytest.raises(HandlerError, match="ZeroDivisionError"):
-        proved(connection, model)
+        verify(connection, model)
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
@@ -168,7 +163,7 @@ def test_rows_that_depend_on_more_than_the_events_differ(connection, store):
 
     book(store, 1)
     drain(connection, model)
-    assert not proved(connection, model).is_proved
+    assert not verify(connection, model).is_proved
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -183,7 +178,7 @@ def test_several_categories_are_read_in_the_order_of_the_store(connection, store
         store.write(Cancelled("b", n % 3), f"refund-{n}")
     drain(connection, model, batch_size=size)
     book(store, 99)
-    result = proved(connection, model)
+    result = verify(connection, model)
     assert result.is_proved
     assert result.rebuilt.positions == {BOOKINGS: 19, "refund": 20}
 
@@ -230,11 +225,11 @@ def test_consumers_go_on_meanwhile(connection, store):
         until(lambda: verified_or_not_there(connection, model))
         for n in range(20):
             book(store, n, booking=f"more{n}")
-            assert proved(connection, model).is_proved
+            assert verify(connection, model).is_proved
 
 
 def verified_or_not_there(connection, model):
     try:
-        return proved(connection, model).is_proved
+        return verify(connection, model).is_proved
     except StoreError:
         return False

@@ -9,15 +9,13 @@ import time
 import psycopg
 import pytest
 
-from consumers.read_models.changing import remove, switch
-from consumers.read_models.verifying import verify
 from reservation import MessageStore
 from reservation.errors import StoreError
-from reservation.read_models.read_model import component_of
 from tests.apps.bank import address
 from tests.apps.occupancy import BOOKINGS, FIRST, ROOT, SECOND, Booked, Cancelled, first, second
 from tests.support.chance import seeds
 from tests.support.consuming import until
+from tests.support.read_models import remove, switch, verify
 from tests.support.started import Started
 
 SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
@@ -66,16 +64,16 @@ def test_the_rows_are_those_of_a_rebuild_whatever_happens(connection, seed):
                 start(version)
             until(lambda version=version: caught_up(connection, version))
     for model in MODELS.values():
-        assert verify(connection, component_of(model)).is_proved
+        assert verify(connection, model).is_proved
 
 
 def act(connection, action, version):
     if action == "switch":
-        switch(connection, "occupancy", version, within=1)
+        switch(connection, version, within=1)
     elif action == "remove":
-        remove(connection, "occupancy", version)
+        remove(connection, version)
     else:
-        assert verify(connection, component_of(MODELS[version])).is_proved
+        assert verify(connection, MODELS[version]).is_proved
 
 
 def caught_up(connection, version):
