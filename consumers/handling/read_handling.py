@@ -5,7 +5,8 @@ handler of many go to it in one call, so its rows are those of one call for each
 `ReadModel.handle_many` asks for. If such a call fails, each of its events is handled by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from consumers.calls.handler_call import raised
@@ -57,7 +58,7 @@ class ReadHandling:
         """Handle events in one call; set one aside that fails, if what it did can be undone."""
         message = items[0].message
         try:
-            with self._context.spans.handling(message, self._context.component.name):
+            with self._spans(items):
                 self._call(items, effects)
         except HandlerRaisedError as error:
             if not self._messages.undo(error):
@@ -73,6 +74,17 @@ class ReadHandling:
                 raise _of_many(items, error) from error
             error.global_position = message.global_position
             raise
+
+    @contextmanager
+    def _spans(self, items: Sequence[Decoded]) -> Iterator[None]:
+        """Run a call in a span of each of its messages, because each has a trace of its own."""
+        spans, consumer = self._context.spans, self._context.component.name
+        with ExitStack() as stack:
+            wanted = items if spans.tracing is not None else ()
+            entered = [stack.enter_context(spans.handling(one.message, consumer)) for one in wanted]
+            yield
+            for span in filter(None, entered):
+                span.outcome = "handled"
 
     def _call(self, items: Sequence[Decoded], effects: Effects) -> None:
         first, message = items[0].message, items[-1].message

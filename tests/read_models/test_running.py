@@ -28,6 +28,7 @@ from tests.support.commands import invoke_cli
 from tests.support.consuming import members, until
 from tests.support.read_models import component
 from tests.support.started import Started
+from tests.support.tracing import recording
 
 
 def letters(connection):
@@ -298,3 +299,20 @@ def test_it_is_checked_and_shown_like_a_component(connection, store):
         BOOKINGS,
         2,
     )
+
+
+@pytest.mark.parametrize("make", [one_by_one, by_sets])
+def test_each_event_is_handled_in_a_span_of_its_own_trace(connection, store, make):
+    """Also where one call handles several."""
+    with recording() as spans:
+        for n in range(3):
+            book(store, n, rooms=13 if n == 1 else 1, booking=f"b{n}")
+        consumers.drain(make(attempts=1), address(connection))
+    found = [span for span in spans.all() if span.name == f"process {BOOKINGS}"]
+    outcomes = {span.attributes["reservation.message.global_position"]: span for span in found}
+    assert [outcomes[n].attributes["reservation.outcome"] for n in (1, 2, 3)] == [
+        "handled",
+        "failed",
+        "handled",
+    ]
+    assert len({span.trace for span in outcomes.values()}) == 3
