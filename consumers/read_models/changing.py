@@ -6,6 +6,7 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.group.administration import PATIENCE
+from consumers.group.inspection.status import limit_planner
 from consumers.group.retiring import retire
 from consumers.read_models.progress import VersionStatus, look
 from reservation.errors import StoreError
@@ -36,6 +37,7 @@ def switch(
             connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
             connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
             lock_model(connection, model)
+            limit_planner(connection)
             made = _known(connection, model, version)
             if made.is_shown:
                 return False
@@ -102,8 +104,8 @@ def _problem(status: VersionStatus, shown: VersionStatus | None) -> str | None:
         return f"{which} was never run; start it first"
     if status.open_letters:
         return (
-            f"{which} has {status.open_letters:,} open dead letters, whose messages are not in its "
-            f"rows; retry or discard them first"
+            f"{which} has dead letters that are open, {status.open_letters:,} in all, so their "
+            f"messages are not in its rows; retry or discard them first"
         )
     level = 0 if shown is None or not shown.partitions else shown.lag
     if status.at_least or status.lag > min(level, MOST_BEHIND):

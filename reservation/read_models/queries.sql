@@ -130,10 +130,8 @@ SELECT coalesce(bool_and(CASE
   WHEN p.position IS NULL THEN false
   WHEN p.position >= p.until THEN true
   ELSE NOT EXISTS (
-    SELECT FROM message_store.messages m
-    WHERE (message_store.category(m.stream_name), m.global_position)
-          BETWEEN (p.category, p.position + 1) AND (p.category, p.until)
-      AND reservation.partition_of(m.stream_name, p.partitions) = p.partition)
+    SELECT FROM reservation.read_part(
+      p.category, p.position + 1, p.until, 1, ARRAY[p.partition], p.partitions, NULL, NULL))
   END), false) AND NOT EXISTS (
     SELECT FROM reservation.dead_letters d
     JOIN shown s ON s.consumer = d.consumer AND s.position = d.global_position

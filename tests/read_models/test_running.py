@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from dataclasses import dataclass
 
 import pytest
 
@@ -316,3 +317,37 @@ def test_each_event_is_handled_in_a_span_of_its_own_trace(connection, store, mak
         "handled",
     ]
     assert len({span.trace for span in outcomes.values()}) == 3
+
+
+def test_events_are_read_under_former_names_and_shapes(connection, store):
+    """As the component that wrote them declares it."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, 'booking-1', 'Reserved',"
+        ' \'{"bookingId": "b", "day": 4}\')'
+    )
+
+    @dataclass(frozen=True)
+    class Taken:
+        booking_id: str
+        night: int
+
+    model = ReadModel("occupancy", version=1)
+    model.tables(make_nights)
+    model.handle(Taken, category=BOOKINGS)(lambda event, context: take(context, event.night, 1))
+    model.message(
+        Taken,
+        former_names="Reserved",
+        version=2,
+        upcast=lambda data: {"bookingId": data["bookingId"], "night": data["day"]},
+    )
+    consumers.drain(model, address(connection))
+    assert nights(connection) == {4: 1}
+
+
+def test_failed_attempts_are_reported(connection, store):
+    """As for a component."""
+    model, seen = one_by_one(attempts=1), []
+    model.on_error(lambda error, attempt: seen.append((type(error), attempt.entity)))
+    book(store, 1, rooms=13, booking="b0")
+    consumers.drain(model, address(connection))
+    assert seen == [(ValueError, "booking-b0")]

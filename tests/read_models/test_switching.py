@@ -111,7 +111,9 @@ def test_a_version_with_open_letters_is_not_shown(connection, store):
     """Its rows lack their events; once they are discarded somebody has decided so."""
     book(store, 4, rooms=13)
     drain(connection, one_by_one(attempts=1), by_sets(attempts=1))
-    assert "1 open dead letters" in models(connection, "switch", "occupancy", "2", status=2)
+    assert "dead letters that are open, 1 in all" in models(
+        connection, "switch", "occupancy", "2", status=2
+    )
     decide(connection, "discard", "--all", "--yes", "--reason", "never")
     models(connection, "switch", "occupancy", "2")
 
