@@ -34,6 +34,12 @@ ORDER BY made.of[1], made.of[2]::integer
 -- name: enter
 SELECT set_config('search_path', quote_ident(%(schema)s), %(locally)s)
 
+-- name: path
+SELECT current_setting('search_path')
+
+-- name: set_path
+SELECT set_config('search_path', %(path)s, true)
+
 -- name: create_schema
 CREATE SCHEMA {schema}
 

@@ -100,7 +100,7 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
 def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
     """Make a schema and the tables of a version in it, in the current transaction."""
     ensure_schema(connection, schema, _tables_comment(model))
-    ((path,),) = connection.execute("SELECT current_setting('search_path')").fetchall()
+    ((path,),) = connection.execute(QUERIES["path"]).fetchall()
     enter(connection, schema, locally=True)
     what = f"{model.name}: the function that makes the tables of version {model.version}"
     try:
@@ -115,7 +115,7 @@ def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
             f"{what} ended the transaction, or left a statement that failed; leave COMMIT and "
             f"ROLLBACK out"
         )
-    connection.execute("SELECT set_config('search_path', %s, true)", [path])
+    connection.execute(QUERIES["set_path"], {"path": path})
     made = tables(connection, schema)
     if not made:
         raise DeclarationError(
