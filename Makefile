@@ -13,7 +13,7 @@ PYTEST := PYTHONHASHSEED=0 XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m pytest \
 CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
 FAST := tests/unit tests/store
 # All but tests/soak, whose tests take as long as one lets them.
-TESTS ?= $(FAST) tests/consumers tests/processes tests/spark tests/console
+TESTS ?= $(FAST) tests/consumers tests/read_models tests/processes tests/spark tests/console
 
 .PHONY: help setup test soak check servers coverage dist lint docs demo bench chaos mutation clean
 

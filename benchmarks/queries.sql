@@ -117,3 +117,16 @@ SELECT count(*) FROM effects_events
 -- name: connections
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'reservation %'
+
+-- name: fill_bookings
+-- An event for each booking, in a stream of its own.
+INSERT INTO message_store.messages (id, stream_name, position, type, data)
+SELECT gen_random_uuid(), 'booking-b' || n, 0, 'Booked',
+       jsonb_build_object('bookingId', 'b' || n, 'night', n %% 365)
+FROM generate_series(1, %(count)s) AS n
+
+-- name: insert_booking
+INSERT INTO bookings VALUES (%s, %s)
+
+-- name: insert_bookings
+INSERT INTO bookings SELECT * FROM unnest(%s::text[], %s::int[])

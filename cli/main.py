@@ -18,6 +18,7 @@ _COMMANDS = LazyCommands(
         "dead-letters": "cli.consumers.dead_letters:dead_letters",
         "demo": "cli.demo.command:demo",
         "findings": "cli.store.findings:findings",
+        "models": "cli.models.command:models",
         "partitions": "cli.consumers.partitions:partitions",
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
@@ -54,6 +55,7 @@ def main() -> None:
     reservation dead-letters list     see what consumers could not handle, and retry it
     reservation positions list        see their positions, and change them
     reservation scheduled list        see what is written later, and cancel it
+    reservation models list           see the versions of read models, and switch their views
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account

@@ -34,10 +34,15 @@ from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
+from reservation.read_models.read_model import ReadModel, component_of
+from reservation.read_models.schemas import prepare
 from reservation.store.schema.preconditions import check_preconditions
 
 # What a dead letter keeps of the exception that a handler raised.
 Errors = Literal["place", "full"]
+
+# Any: components have entities of their own.
+Runnable = Component[Any] | ReadModel
 
 # Seconds between two looks at whether the program asked to stop.
 LOOK = 0.1
@@ -70,7 +75,7 @@ class Drained:
 
 
 def run(
-    components: Component | Sequence[Component],
+    components: Runnable | Sequence[Runnable],
     database_url: str,
     *,
     stop: StopEvent | None = None,
@@ -86,7 +91,7 @@ def run(
     for. Dead letters, waiting and groups are as for ``reservation start``.
 
     Args:
-        components: the component, or several, each of another name.
+        components: the component or read model, or several, each of another name.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         stop: what the program sets to stop the consumers; None if only signals stop them.
         batch_size: how many messages to handle in one transaction, at least 1.
@@ -107,19 +112,18 @@ def run(
         Crashed: something other than a handler raised an unexpected exception.
     """
     options = _options(batch_size, batch_bytes, errors)
-    components = [components] if isinstance(components, Component) else components
-    check_names_differ(components)
-    for component in components:
-        component.check()
+    given = [components] if isinstance(components, Component | ReadModel) else components
+    checked = [component_of(one) for one in given]
+    check_names_differ(checked)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
-        for component in components:
+        for component in checked:
             _check_store(connection, component)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
         parts = [
             Part(component, category, _log(component, category))
-            for component in components
+            for component in checked
             for category in categories(component)
         ]
         consumers = Consumers(parts, database_url, options, stopping)
@@ -135,7 +139,7 @@ def run(
 
 
 def drain(
-    component: Component,
+    component: Runnable,
     database_url: str,
     *,
     batch_size: int = 1000,
@@ -151,7 +155,7 @@ def drain(
     becomes a dead letter, as for ``reservation start``.
 
     Args:
-        component: the component.
+        component: the component, or the read model.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         batch_size: how many messages to handle in one transaction, at least 1.
         batch_bytes: how many bytes of data and metadata to handle in one transaction, at least 1,
@@ -172,7 +176,7 @@ def drain(
         Crashed: something other than a handler raised an unexpected exception.
     """
     options = _options(batch_size, batch_bytes, errors)
-    component.check()
+    component = component_of(component)
     counting = CountingTelemetry()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
@@ -222,6 +226,7 @@ def _check_store(connection: Connection[Any], component: Component) -> None:
     check_event_types(connection, component)
     checked_sizes(connection, component, categories(component), None)
     check_members(connection, component.name, ProcessDeclaration.of(component))
+    prepare(connection, component)
 
 
 def _log(component: Component, category: str) -> Log:

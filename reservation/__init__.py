@@ -20,12 +20,14 @@ from reservation.component import Component
 from reservation.context import Context
 from reservation.declaration.key import Key
 from reservation.handlers.failed_attempt import FailedAttempt
+from reservation.handlers.reading import ReadContext, Recorded
 from reservation.handlers.reject import Reject
 from reservation.handlers.retry import Retry, RetryLater
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.upcasting import Upcast
+from reservation.read_models.read_model import ReadModel
 from reservation.recurring.series import Tick
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Question
@@ -51,6 +53,9 @@ __all__ = [
     "Notices",
     "Outcome",
     "Question",
+    "ReadContext",
+    "ReadModel",
+    "Recorded",
     "Reject",
     "Retry",
     "RetryLater",

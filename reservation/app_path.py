@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from reservation.component import Component
+from reservation.declaration.table import declarations
 from reservation.errors import AppPathError, StoreReplacedError
 from reservation.raised import describe, note_own_code
+from reservation.read_models.read_model import ReadModel, component_of
 
 # Our packages, whose names are so common that a user's folder may have them too.
 COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
@@ -22,7 +25,7 @@ _HOME = Path(__file__).resolve().parent.parent
 
 
 def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
-    """Import a component."""
+    """Import a component, or a read model."""
     module_name, separator, attribute = app.partition(":")
     if not (module_name and separator and attribute):
         raise AppPathError(
@@ -31,14 +34,21 @@ def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
     if app_dir is not None:
         _put_first(Path(app_dir).resolve())
     note_own_code(module_name)
-    component = _attribute(_module(module_name, app_dir), attribute, app)
-    if not isinstance(component, Component):
+    declared = _attribute(_module(module_name, app_dir), attribute, app)
+    if not isinstance(declared, Component | ReadModel):
         raise AppPathError(
-            f"{app} is of type {type(component).__name__}, not a Component; name the "
-            f"attribute that holds the component"
+            f"{app} is of type {type(declared).__name__}, not a Component or a ReadModel; name the "
+            f"attribute that holds it"
         )
-    component.check()
-    return component
+    return component_of(declared)
+
+
+def refuse_read_model(component: Component[Any], way_out: str) -> None:
+    """Refuse a read model where only a component makes sense."""
+    model = declarations(component).model
+    if model is not None:
+        way = way_out.format(app="APP", name=model.name, version=model.version)
+        raise AppPathError(f"{component.name} is a version of the read model {model.name}; {way}")
 
 
 def _put_first(folder: Path) -> None:

@@ -53,6 +53,14 @@ def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyEr
     )
 
 
+def stored_time(message: StoredMessage) -> datetime:
+    """Return the time of storing a message, in UTC."""
+    time = message.time
+    if time.tzinfo is None:
+        return datetime.combine(time, time.time(), UTC)  # a third of the time of `replace`
+    return time.astimezone(UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerInputs:
     """The inputs of a handler beside its message's data, kept for a later handling of the same.
@@ -426,10 +434,7 @@ class Context:
         )
 
     def _time(self) -> datetime:
-        time = self.message.time
-        if time.tzinfo is None:
-            return datetime.combine(time, time.time(), UTC)  # a third of the time of `replace`
-        return time.astimezone(UTC)
+        return stored_time(self.message)
 
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None

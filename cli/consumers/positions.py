@@ -17,12 +17,18 @@ from consumers.group.administration import find_idle, plan_move
 from consumers.group.inspection.stored_positions import StoredPosition, read_positions, reads_of
 from consumers.group.memory import remembered
 from consumers.handling.rereading import check_again, forget_records, look_again
-from reservation.app_path import app_in_errors, load_component
+from reservation.app_path import app_in_errors, load_component, refuse_read_model
 from reservation.maintenance.eventide_positions import position_stream, stored_position
 from reservation.maintenance.reservation_names import check_names
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
+
+# Its rows are those of the events up to its position.
+_MADE_ANEW = (
+    "to make its tables anew, give it another version, or run `reservation models drop {name} "
+    "{version}` and start it again"
+)
 
 
 @click.group(cls=CommandGroup)
@@ -93,6 +99,7 @@ def set_command(
       reservation positions set bank:account account:command 4200 --partition 3 --yes
     """
     component = load_component(app, app_dir)
+    refuse_read_model(component, _MADE_ANEW)
     check_category(component, category)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
@@ -170,6 +177,7 @@ def reset_command(
       reservation positions reset shop:orders payment --again
     """
     component = load_component(app, app_dir)
+    refuse_read_model(component, _MADE_ANEW)
     wanted = chosen(component, category)
     if again:
         if forget is not None:
@@ -263,6 +271,7 @@ def import_command(
       reservation positions import bank:account --category account:command --identifier bank
     """
     component = load_component(app, app_dir)
+    refuse_read_model(component, _MADE_ANEW)
     read = chosen(component, category)
     changes = []
     with connect(database_url, autocommit=True) as connection:

@@ -1,14 +1,17 @@
 """``reservation retire``: remove what the store keeps of a component that does not run any more."""
 
 import json
+from typing import Any
 
 import click
+from psycopg import Connection
 
-from cli.common.errors import debug_option
+from cli.common.errors import CommandError, debug_option
 from cli.common.options import database_option, json_option
 from consumers.group.retiring import Retired, retire
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
+from reservation.read_models.schemas import versions
 from reservation.store.schema.install import check_installed
 
 
@@ -62,6 +65,7 @@ def retire_command(
     """
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
+        _refuse_read_model(connection, component)
         retired = retire(
             connection, component, categories, apply=apply, with_open_letters=with_open_letters
         )
@@ -69,6 +73,17 @@ def retire_command(
         click.echo(json.dumps(_as_json(retired, apply)))
     else:
         click.echo("\n".join(_sentences(retired, apply)))
+
+
+# Any: rows of different types.
+def _refuse_read_model(connection: Connection[Any], component: str) -> None:
+    """Refuse to take the positions away from tables that stay."""
+    for made in versions(connection):
+        if made.schema == component:
+            raise CommandError(
+                f"{component} is a version of the read model {made.model}; remove it with its "
+                f"tables: `reservation models drop {made.model} {made.version}`"
+            )
 
 
 def _sentences(retired: Retired, apply: bool) -> list[str]:

@@ -25,6 +25,7 @@ from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
+from reservation.read_models.schemas import prepare
 from reservation.store.schema.preconditions import check_preconditions
 
 
@@ -193,6 +194,7 @@ def start(
             check_event_types(connection, component)
             sizes = checked_sizes(connection, component, mine, partitions)
             check_members(connection, component.name, ProcessDeclaration.of(component))
+            prepare(connection, component)
             _warn_of_idle(app, component, sizes, workers)
     options = Options(
         batch_size,

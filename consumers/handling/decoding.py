@@ -102,6 +102,8 @@ class Decoding:
             name, former = key_streams_of(reservation, message, command, self.is_no_fault)
             return Decoded(message, command, key_stream=name, former_stream=former)
         message.check_readable()
+        if declared.is_read:
+            return Decoded(message, command, message.stream_name)
         entity_stream = entity_stream_of(declared, message, command, self.is_no_fault)
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
@@ -135,6 +137,8 @@ class Decoding:
         that is named only by the key, or is a stream of others.
         """
         component = self._component
+        if self._declared.is_read:
+            return blocking(message.stream_name)
         if decoded is not None and decoded.entity_stream is not None:
             return blocking(decoded.entity_stream)
         if decoded is not None and decoded.command is not None:
@@ -154,6 +158,8 @@ class Decoding:
         Of the data only the entity's id is read, so that no class checks itself.
         """
         types = self._declared.types
+        if self._declared.is_read:
+            return self.entity_of(message)
         if message.data is not None and message.type in types and not types.is_upcast(message.type):
             id_ = self._declared.id_field(message.type)
             # What does not fit could not have been decoded either; then the stream's name is used.

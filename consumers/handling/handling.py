@@ -21,6 +21,7 @@ from consumers.handling.batch_decoding import BatchDecoding
 from consumers.handling.concurrent.concurrent_handling import ConcurrentHandling
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.message_handling import MessageHandling
+from consumers.handling.read_handling import ReadHandling
 from consumers.handling.redelivery import further_before, handled_before
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.table import declarations
@@ -90,11 +91,17 @@ class Handling:
             if self._declared.concurrency
             else None
         )
+        self._reads = (
+            ReadHandling(context, self._messages, self._decoding)
+            if self._declared.is_read
+            else None
+        )
         self._last_categories: list[str] = []
         self._dead_letters = DeadLetters(component.name, context.category)
         self._retries = Retries(component, context.category, context.detail)
         # A category that has only reservations is led by the ids of entities, if it has partitions.
-        self._entities_span_partitions = (
+        # The entities of a read model are the streams that it reads.
+        self._entities_span_partitions = self._reads is None and (
             context.category == declared.command_category or context.category in declared.others
         )
         self._batch_decoding = BatchDecoding(context, self._decoding, corrections)
@@ -169,6 +176,7 @@ class Handling:
         """
         return bool(
             self._messages.connection_used
+            or self._reads is not None
             or self._declared.strategies
             or self._concurrently is not None
             or self._context.spans.tracing is not None
@@ -298,6 +306,8 @@ class Handling:
         decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
         if self._concurrently is not None and self._concurrently.applies_to(decoded):
             self._concurrently.run(decoded, effects, blocking)
+        elif decoded and self._reads is not None:
+            self._reads.run(decoded, effects, blocking)
         elif decoded:
             self._in_order(decoded, effects, blocking)
         if effects.ends_before is not None:
@@ -332,6 +342,8 @@ class Handling:
         committed: bool = True,
     ) -> None:
         """Load the entities of decoded messages, and let strategies look at these, together."""
+        if self._reads is not None:
+            return
         with_state = self._declared.state_based
         entity_streams = (
             item.entity_stream

@@ -100,12 +100,12 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            events = self._call(message, handle, context)
+            events = self.call(message, handle, context)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
             error.entity_stream = stream_name
-            error.undo = partial(self._undo, item, context, effects)
+            error.undo = partial(self.undo_call, item, context, effects)
             raise
         if isinstance(context, UndoableContext):
             context.keep()
@@ -135,13 +135,13 @@ class MessageHandling:
                 error.undo = lambda: True  # it has had no connection
             raise
 
-    def _call(
+    def call(
         self,
         message: StoredMessage,
         handle: Callable[[], list[object]],
         context: LendingContext | BusyContext,
     ) -> list[object]:
-        """Call a handler, and take back from the connection what it set on it."""
+        """Call a handler of a message, and take back from the connection what it set on it."""
         if isinstance(context, BusyContext):
             try:
                 return call_without_connection(message, handle)
@@ -241,7 +241,11 @@ class MessageHandling:
         self._undoable.add(error.message.type)
         return False
 
-    def _undo(self, item: Decoded, context: Context, effects: Effects) -> bool:
+    def is_undoable(self, type_: str) -> bool:
+        """Return whether calls for messages of a type are to be undone one by one."""
+        return type_ in self._undoable
+
+    def undo_call(self, item: Decoded, context: Context, effects: Effects) -> bool:
         """Take back what one call of a handler did; return whether that was possible."""
         if isinstance(context, UndoableContext):
             context.undo()

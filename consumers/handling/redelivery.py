@@ -67,6 +67,8 @@ def _first_events(
 
     Messages without data are to be reserved, and have none.
     """
+    if declared.is_read:  # which writes no events; its position says what was handled
+        return
     with_state = declared.state_based
     for message in messages:
         if message.data is None or message.type in with_state:

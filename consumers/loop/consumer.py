@@ -57,6 +57,7 @@ from reservation.errors import (
 )
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
+from reservation.read_models.schemas import enter
 from reservation.store.notifications import Notices
 
 
@@ -208,6 +209,8 @@ class Consumer:
     def _consume(self, connection: Connection[Any], stop: Stop) -> None:
         """Handle what follows the stored positions, on one connection."""
         membership = self._membership
+        if (model := declarations(self._component).model) is not None:
+            enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
         # A new one for each connection: what it remembers may not have been committed.

@@ -42,6 +42,7 @@ class CategoryDeclarations:
         category: the category; of own messages the component's name.
         types: the classes, and how messages of them are written and decoded.
         ignored: the types of own messages that are passed without being handled.
+        is_read: whether a read model is made from the messages, whose entities are their streams.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CategoryDeclarations:
         self.category = category
         self.types = MessageTypes() if types is None else types
         self.ignored: set[str] = set()
+        self.is_read = False
         self._id = id_
         self._of_class: dict[type, MessageDeclaration] = {}
         self._records = _Records()

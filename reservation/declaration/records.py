@@ -23,11 +23,12 @@ class Role(StrEnum):
     RESERVE = "reserve"  # a command that is copied under its key, and handled from the copy
     HANDLE = "handle"  # a command that is handled from the command category
     FOLLOW = "follow"  # a message of another category
+    READ = "read"  # a message that the tables of a read model are made from
     EVENT = "event"  # an event of the component, or a further message that it writes
     UNDECLARED = "undeclared"
 
 
-HANDLED = frozenset({Role.INITIATE, Role.RESERVE, Role.HANDLE, Role.FOLLOW})
+HANDLED = frozenset({Role.INITIATE, Role.RESERVE, Role.HANDLE, Role.FOLLOW, Role.READ})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class MessageDeclaration:
         id: the field that holds the id of the component's entity, or a function of the message.
         from_position: the global position from which on messages of another category are handled.
         correlated: whether only those are handled whose correlation leads back to the component.
+        many: whether the handler takes several messages at once.
     """
 
     type: str
@@ -69,6 +71,7 @@ class MessageDeclaration:
     id: EntityId = ""
     from_position: int = 0
     correlated: bool = False
+    many: bool = False
 
 
 # For types without a declaration.

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from psycopg import Connection
 
 from reservation.declaration.category import CategoryDeclarations
+from reservation.declaration.model_version import ModelVersion
 from reservation.declaration.records import Role
 from reservation.entity.projection import Projection, Projector
 from reservation.entity.snapshots import Snapshots, code_revision
@@ -45,6 +46,8 @@ class Declarations:
         own: the declarations of the component's own messages.
         others: those of the messages of other categories, by category.
         projection: what events do to the entity.
+        model: the version of a read model that the messages of others are handled for; None for a
+            component.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Declarations:
         self.types = self.own.types
         self._only_named: dict[type, None] = {}  # whose names and shapes alone are declared
         self.projection = Projection(self)
+        self.model: ModelVersion | None = None
 
     def of(self, category: str) -> CategoryDeclarations:
         """Return the declarations by which the messages of a category are looked up."""

@@ -219,7 +219,7 @@ class Inspector:
     def _read(self, tally: Tally, found: TypeTally, message: StoredMessage) -> None:
         try:
             command = self._component.decode(message)
-            if self.role is not CategoryRole.EVENTS:
+            if self.role is not CategoryRole.EVENTS and not self._declared.is_read:
                 self._declared.entity_stream(command)
                 self._name(tally, message, command)
         except Exception as error:  # noqa: BLE001  a class or a key function can raise anything

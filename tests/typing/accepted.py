@@ -31,6 +31,9 @@ from reservation import (
     MessageStore,
     Outcome,
     Question,
+    ReadContext,
+    ReadModel,
+    Recorded,
     Retry,
     RetryLater,
     StoredMessage,
@@ -544,3 +547,34 @@ def count(entity: Refunds, event: Refunded) -> None:
 
 refunds.message(RefundRefused)
 assert_type(refunds.question(Refund(account_id="1", refund_id="a")), Question)
+
+
+balances = ReadModel("balances", version=1)
+
+
+@balances.tables
+def make_balances(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("CREATE TABLE balances (account text PRIMARY KEY)")
+
+
+@balances.handle(Opened, category="account")
+def balance_opened(event: Opened, context: ReadContext) -> None:
+    context.connection.execute("INSERT INTO balances VALUES (%s)", [event.account_id])
+
+
+@balances.handle_many(Deposited, category="account")
+def balance_deposited(events: Sequence[Recorded[Deposited]], context: ReadContext) -> None:
+    assert_type(events[0].event, Deposited)
+    assert_type([one.global_position for one in events], list[int])
+    assert_type(context.time, datetime)
+
+
+def reads(store: MessageStore, outcome: Outcome, database_url: str) -> bool:
+    consumers.run([account, balances], database_url)
+    consumers.drain(balances, database_url)
+    assert_type(balances.wait_for(store, outcome.position), bool)
+    return balances.wait_for(store, 1, timeout=0.5)
+
+
+async def reads_in_a_loop(store: AsyncMessageStore) -> bool:
+    return await balances.wait_for(store, 1)

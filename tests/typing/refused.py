@@ -25,6 +25,8 @@ from reservation import (
     Key,
     MessageStore,
     Outcome,
+    ReadContext,
+    ReadModel,
     Reject,
     Retry,
     RetryLater,
@@ -341,3 +343,22 @@ given(account).when(Open("1"), id="1")  # mypy: arg-type, pyright: reportArgumen
 given(account).when(Open("1")).rejection = ""  # mypy: misc, pyright: reportAttributeAccessIssue
 run_in_memory(account, Open("1"))  # mypy: arg-type, pyright: reportArgumentType
 run_in_memory("bank:account", [])  # mypy: arg-type, pyright: reportArgumentType
+
+
+balances = ReadModel("balances", version=1)
+ReadModel("balances")  # mypy: call-arg, pyright: reportCallIssue
+
+
+@balances.handle(Opened, category="account")  # mypy: arg-type, pyright: reportArgumentType
+def opened_with_an_entity(event: Opened, entity: None, context: ReadContext) -> None: ...
+
+
+@balances.handle_many(Opened, category="account")  # mypy: arg-type, pyright: reportArgumentType
+def opened_one_by_one(event: Opened, context: ReadContext) -> None: ...
+
+
+def takes_a_context(context: Context) -> None: ...
+
+
+def writes(read: ReadContext) -> None:
+    takes_a_context(read)  # mypy: arg-type, pyright: reportArgumentType

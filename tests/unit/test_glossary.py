@@ -16,14 +16,14 @@ from tests.unit.test_public import PUBLIC
 ORDINARY = """
 address after again all allowed app apply async base based before bytes check class clock commit
 completion conf connection count crash data database debug declaration decode demo details dir
-dry embedded encode error everywhere expected expired fail failed file forget full given global
+drop dry embedded encode error everywhere expected expired fail failed file forget full given global
 grants group handled header html http id identifier import in install json junit keep key keyed
 kind later level limit list lock log lost master member memory message metrics missing name no
 not object older on only open operator output package path port prepare prometheus proxy read
 reason refused remote repair report request reset result right run sample schema seed sequence
 serialization server session set show since size source spark start statement status stop store
 stored strategy test than time timeout to token type unavailable unknown url user uuid values
-version warn watch with write yes
+verify version warn watch with write yes
 """
 
 

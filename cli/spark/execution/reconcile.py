@@ -15,7 +15,7 @@ from cli.common.tables import console
 from cli.spark.execution.follow import follow_until_stopped
 from cli.spark.execution.prepare import prepare_later
 from cli.spark.execution.progress import progress
-from reservation.app_path import load_component
+from reservation.app_path import load_component, refuse_read_model
 from spark_jobs import reconcile as reconciling
 from spark_jobs.findings.accepted import run_name
 from spark_jobs.report import thresholds
@@ -74,8 +74,10 @@ def reconcile(
     checked = thresholds.parse(fail_on)
     if warn:
         checked += thresholds.parse(warn, failing=False)
+    component = load_component(app, app_dir)
+    refuse_read_model(component, "compare its rows with `reservation models verify {app}`")
     run = Run(
-        load_component(app, app_dir),
+        component,
         app,
         Path(app_dir),
         database_url,

@@ -131,8 +131,13 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
     """Read in one transaction, in which the planner is left no index but the right one."""
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        connection.execute(_QUERIES["settings"])
+        limit_planner(connection)
         yield
+
+
+def limit_planner(connection: Connection[Any]) -> None:
+    """Leave the planner no index but the right one, until the transaction ends."""
+    connection.execute(_QUERIES["settings"])
 
 
 def groups(

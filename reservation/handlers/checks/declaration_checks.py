@@ -117,7 +117,7 @@ def check_handler(
     """Make sure that a function can be the handler of a command, or of a message of others."""
     what = f"handler of {command.__name__}"
     arguments = [(role, command), ("entity", entity), ("context", Context)]
-    _check_function(component, what, handler, arguments, may_be_async=True)
+    check_function(component, what, handler, arguments, may_be_async=True)
     refused = {*commands, command} if role == "command" else commands
     _check_returned(component, what, handler, refused, starts=False)
 
@@ -128,7 +128,7 @@ def check_initiator(
     """Make sure that a function can be the handler of a command that starts a stream."""
     what = f"handler of {command.__name__}"
     arguments = [("command", command), ("context", Context)]
-    _check_function(component, what, handler, arguments, may_be_async=True)
+    check_function(component, what, handler, arguments, may_be_async=True)
     _check_returned(component, what, handler, {*commands, command}, starts=True)
 
 
@@ -149,34 +149,34 @@ def upcasters_of(
 def check_taken(component: str, option: str, message: type, function: Any) -> None:
     """Make sure that a function can be called with a message, to take a key or an id from it."""
     what = f"function of {option} of {message.__name__}"
-    _check_function(component, what, function, [("message", message)])
+    check_function(component, what, function, [("message", message)])
 
 
 def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> None:
     """Make sure that a function can be an upcaster of a message, and another its predicate."""
     data: list[tuple[str, type | None]] = [("data", dict)]
     what = f"upcaster of {message.__name__}"
-    _check_function(component, what, upcaster, data)
+    check_function(component, what, upcaster, data)
     for leaf in leaves_of(annotations(upcaster).get("return", Any)):
         if leaf is _NoneType:
             raise DeclarationError(
-                f"{_where(component, what, upcaster)} is annotated to return None; return the "
+                f"{named(component, what, upcaster)} is annotated to return None; return the "
                 f"object of the next shape"
             )
     if when is not None:
-        _check_function(component, f"predicate of {message.__name__}", when, data)
+        check_function(component, f"predicate of {message.__name__}", when, data)
 
 
 def check_error_hook(component: str, hook: Any) -> None:
     """Make sure that a function can be called with the exception of a failed attempt."""
     arguments: list[tuple[str, type | None]] = [("error", Exception), ("attempt", FailedAttempt)]
-    _check_function(component, "function for errors", hook, arguments)
+    check_function(component, "function for errors", hook, arguments)
 
 
 def check_tick_function(component: str, series: str, function: Any) -> None:
     """Make sure that a function can be called with a tick of a series."""
     what = f"function of the series {series!r}"
-    _check_function(component, what, function, [("tick", Tick)])
+    check_function(component, what, function, [("tick", Tick)])
 
 
 def check_single(component: str, classes: Sequence[type], options: Mapping[str, Any]) -> None:
@@ -207,9 +207,9 @@ def check_projector(component: str, event: type, entity: type | None, projector:
     """Make sure that a function can be the projector of an event."""
     arguments = [("entity", entity), ("event", event)]
     what = f"projector of {event.__name__}"
-    _check_function(component, what, projector, arguments)
+    check_function(component, what, projector, arguments)
     if entity is not None:
-        _check_new_entity(_where(component, what, projector), projector, entity)
+        _check_new_entity(named(component, what, projector), projector, entity)
 
 
 def _check_new_entity(where: str, projector: Any, entity: type) -> None:
@@ -232,7 +232,7 @@ def _check_new_entity(where: str, projector: Any, entity: type) -> None:
         )
 
 
-def _check_function(
+def check_function(
     component: str,
     what: str,
     function: Any,
@@ -244,7 +244,7 @@ def _check_function(
 
     Each argument has a name and a class, None for an argument that is None.
     """
-    where = _where(component, what, function)
+    where = named(component, what, function)
     call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004  its own is wanted
     if not may_be_async and is_async(function):
         raise DeclarationError(f"{where} is async; declare it with def: it is called without await")
@@ -282,7 +282,7 @@ def _check_returned(
     component: str, what: str, function: Any, commands: Collection[type], *, starts: bool
 ) -> None:
     """Make sure that a handler is not annotated to return anything but events."""
-    where = _where(component, what, function)
+    where = named(component, what, function)
     hint = annotations(function).get("return", Any)
     leaves = list(leaves_of(hint))
     for leaf in leaves:
@@ -308,7 +308,8 @@ def _check_returned(
         )
 
 
-def _where(component: str, what: str, function: Any) -> str:
+def named(component: str, what: str, function: Any) -> str:
+    """Return what begins an error about a declared function."""
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{component}: the {what}, {name},"
 

@@ -48,6 +48,15 @@ class Outcome:
         return tuple(event for event in self.events if isinstance(event, class_))
 
     @property
+    def position(self) -> int:
+        """The global position of the last event that follows, or else of the command; 0 if none.
+
+        With `ReadModel.wait_for` a reader sees what the command has changed.
+        """
+        stored = self.stored_events or ((self.message,) if self.message is not None else ())
+        return max((message.global_position for message in stored), default=0)
+
+    @property
     def is_settled(self) -> bool:
         """Whether it is decided: no state but ``unknown`` and ``pending`` changes by itself."""
         return self.state not in ("unknown", "pending")

@@ -1,0 +1,1 @@
+"""``reservation models``: the versions of read models."""

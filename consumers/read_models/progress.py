@@ -1,0 +1,134 @@
+"""How far the versions of read models are: their share, rate, time left and dead letters."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.group.inspection.status import PartitionStatus, groups, of_stored, snapshot
+from consumers.group.inspection.stored_positions import StoredPosition
+from reservation.postgres.queries import load_queries
+from reservation.read_models.schemas import MadeVersion, versions
+
+_QUERIES = load_queries("consumers.read_models")
+
+# Seconds between two looks, from which the rate is taken.
+INTERVAL = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """A version of a read model, as one snapshot shows it.
+
+    Attributes:
+        made: the version.
+        partitions: the status of each partition of what it reads; none if it was never run.
+        share: how much of the global positions of its categories it has passed, from 0 to 1.
+        rate: how many messages it handles in a second; None if it is not behind.
+        left: how many seconds it needs to the end at this rate; None if it is not behind, or does
+            not move.
+    """
+
+    made: MadeVersion
+    partitions: Sequence[PartitionStatus]
+    share: float
+    rate: float | None = None
+    left: float | None = None
+
+    @property
+    def lag(self) -> int:
+        """How many messages it has not handled, as far as they were counted."""
+        return sum(one.lag.messages for one in self.partitions)
+
+    @property
+    def at_least(self) -> bool:
+        """Whether there may be more that were not counted."""
+        return any(one.lag.at_least for one in self.partitions)
+
+    @property
+    def open_letters(self) -> int:
+        """How many dead letters it has that nobody has decided on."""
+        return sum(one.dead + one.parked + one.waiting for one in self.partitions)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it was never run, or has messages to handle."""
+        return not self.partitions or self.lag > 0 or self.at_least
+
+
+def read_versions(
+    connection: Connection[Any], model: str | None = None, interval: float = INTERVAL
+) -> list[VersionStatus]:
+    """Return how far the versions are; where one is behind, after a second look for its rate."""
+    with snapshot(connection):
+        found = look(connection, model)
+    if not any(one.is_behind and one.partitions for one in found):
+        return found
+    began = time.monotonic()
+    time.sleep(interval)
+    with snapshot(connection):
+        now = {one.made: one for one in look(connection, model)}
+        seconds = time.monotonic() - began
+        return [
+            _with_rate(connection, before, now.get(before.made, before), seconds)
+            for before in found
+        ]
+
+
+def look(connection: Connection[Any], model: str | None = None) -> list[VersionStatus]:
+    """Return how far the versions are, without rates, in the current transaction."""
+    made = {one.schema: one for one in versions(connection, model)}
+    stored: dict[str, list[list[StoredPosition]]] = {schema: [] for schema in made}
+    for rows in groups(connection, None):
+        if rows[0].consumer in stored:
+            stored[rows[0].consumer].append(rows)
+    return [_status(connection, made[schema], found) for schema, found in stored.items()]
+
+
+def _status(
+    connection: Connection[Any], made: MadeVersion, stored: Sequence[Sequence[StoredPosition]]
+) -> VersionStatus:
+    partitions = [one for rows in stored for one in of_stored(connection, rows)]
+    passed = whole = 0
+    for one in partitions:
+        _, first = _between(connection, one.stored.category, one.head, one.head)
+        whole += max(one.head - first + 1, 0) if one.head else 0
+        passed += max(min(one.stored.position, one.head) - first + 1, 0) if one.head else 0
+    share = passed / whole if whole else float(bool(partitions))
+    if partitions and not any(one.lag.messages or one.lag.at_least for one in partitions):
+        share = 1.0
+    return VersionStatus(made, partitions, share)
+
+
+def _with_rate(
+    connection: Connection[Any], before: VersionStatus, now: VersionStatus, seconds: float
+) -> VersionStatus:
+    if not now.is_behind or not now.partitions:
+        return now
+    since = {_place(one): one.stored.position for one in before.partitions}
+    handled = moved = left = 0
+    for one in now.partitions:
+        after = since.get(_place(one), 0)
+        count, _ = _between(connection, one.stored.category, after, one.stored.position)
+        handled += round(count / one.stored.partitions)
+        moved += one.stored.position - after
+        left += max(one.head - one.stored.position, 0)
+    return VersionStatus(
+        now.made,
+        now.partitions,
+        now.share,
+        handled / seconds,
+        left * seconds / moved if moved > 0 else None,
+    )
+
+
+def _place(one: PartitionStatus) -> tuple[str, int]:
+    return one.stored.category, one.stored.partition
+
+
+def _between(connection: Connection[Any], category: str, after: int, until: int) -> tuple[int, int]:
+    values = {"category": category, "after": after, "until": until}
+    ((count, first),) = connection.execute(_QUERIES["between"], values).fetchall()
+    return int(count), int(first)

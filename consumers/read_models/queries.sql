@@ -1,0 +1,31 @@
+-- name: between
+-- How many messages of a category are between two positions, and where the first of all is.
+SELECT (SELECT count(*) FROM message_store.messages m
+        WHERE (message_store.category(m.stream_name), m.global_position)
+              BETWEEN (%(category)s, %(after)s::bigint + 1) AND (%(category)s, %(until)s::bigint)),
+       coalesce((SELECT m.global_position FROM message_store.messages m
+        WHERE (message_store.category(m.stream_name), m.global_position)
+              BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
+        ORDER BY message_store.category(m.stream_name), m.global_position
+        LIMIT 1), 0)
+
+-- name: letters
+-- The letters of a consumer whose messages are not in its rows, or are there with other data.
+SELECT d.global_position, d.data::text, d.state = 'handled'
+FROM reservation.dead_letters d
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND (d.state <> 'handled' OR d.data IS NOT NULL)
+
+-- name: was_run
+SELECT EXISTS (SELECT FROM reservation.groups WHERE consumer = %(consumer)s)
+
+-- name: count
+SELECT count(*) FROM {table}
+
+-- name: differences
+-- The rows that are not the same in two tables, found by their keys; NULL for a row that one lacks.
+SELECT to_jsonb(live)::text, to_jsonb(rebuilt)::text
+FROM {live} AS live
+FULL JOIN {rebuilt} AS rebuilt USING ({key})
+WHERE to_jsonb(live) IS DISTINCT FROM to_jsonb(rebuilt)
+ORDER BY {key}

@@ -1,0 +1,156 @@
+"""The schemas of a read model: one of tables for each version, and one of views for readers.
+
+What they are is said in their comments, so a backup, a restore and a ``DROP SCHEMA`` take that
+along, and there is no table of versions that could say otherwise.
+"""
+
+from typing import Any, NamedTuple
+
+from psycopg import Connection, sql
+from psycopg.pq import TransactionStatus
+
+from reservation.declaration.model_version import ModelVersion, schema_of
+from reservation.declaration.table import Declared, declarations
+from reservation.errors import DeclarationError, StoreError
+from reservation.postgres.error_translation import translated
+from reservation.raised import describe
+from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
+from reservation.read_models.views import turn_views
+
+
+class MadeVersion(NamedTuple):
+    """A version of a read model that has tables.
+
+    Attributes:
+        model: the name of the read model.
+        version: the number of the version.
+        is_shown: whether the views show it.
+    """
+
+    model: str
+    version: int
+    is_shown: bool
+
+    @property
+    def schema(self) -> str:
+        """The schema of its tables, and the name of its consumers."""
+        return schema_of(self.model, self.version)
+
+
+class Table(NamedTuple):
+    """A table of a version.
+
+    Attributes:
+        name: its name.
+        key: the columns of its primary key.
+    """
+
+    name: str
+    key: list[str]
+
+
+def versions(connection: Connection[Any], model: str | None = None) -> list[MadeVersion]:
+    """Return the versions that have tables, of one read model or of all."""
+    with translated():
+        rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
+    return [MadeVersion(*row) for row in rows]
+
+
+def lock_model(connection: Connection[Any], model: str) -> None:
+    """Keep others from making tables or turning views until the end of the transaction."""
+    connection.execute(QUERIES["lock"], {"model": model})
+
+
+def enter(connection: Connection[Any], schema: str, *, locally: bool = False) -> None:
+    """Set the search path to a version's schema, for the session or the transaction."""
+    with translated():
+        connection.execute(QUERIES["enter"], {"schema": schema, "locally": locally})
+
+
+def prepare(connection: Connection[Any], component: Declared) -> None:
+    """Make the schema and the tables of a read model's version, once; nothing for a component.
+
+    If there is no other version, the views show it.
+    """
+    model = declarations(component).model
+    if model is None:
+        return
+    with translated(), connection.transaction():
+        lock_model(connection, model.name)
+        found = schema_state(connection, model.schema)
+        if found is not None and found.comment == _tables_comment(model):
+            return
+        if found is not None and (found.comment or found.is_used or not found.is_own):
+            raise StoreError(
+                f"The schema {model.schema} is in use for something else than version "
+                f"{model.version} of the read model {model.name}; rename one of them"
+            )
+        _refuse_position(connection, model)
+        shown = schema_state(connection, model.name)
+        make(connection, model, model.schema)
+        if shown is None or (shown.is_own and not (shown.comment or shown.is_used)):
+            turn_views(connection, model.name, model.version)
+        elif not (shown.comment or "").startswith(f"Read model {model.name}: views of version "):
+            raise StoreError(
+                f"The schema {model.name} is in use for something else than the views of the read "
+                f"model {model.name}; rename one of them"
+            )
+
+
+def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
+    """Make a schema and the tables of a version in it, in the current transaction."""
+    ensure_schema(connection, schema, _tables_comment(model))
+    ((path,),) = connection.execute(QUERIES["path"]).fetchall()
+    enter(connection, schema, locally=True)
+    what = f"{model.name}: the function that makes the tables of version {model.version}"
+    try:
+        if model.tables is not None:
+            model.tables(connection)
+    except Exception as error:
+        if connection.broken:
+            raise
+        raise DeclarationError(f"{what} raised {describe(error)}") from error
+    if connection.info.transaction_status is not TransactionStatus.INTRANS:
+        raise DeclarationError(
+            f"{what} ended the transaction, or left a statement that failed; leave COMMIT and "
+            f"ROLLBACK out"
+        )
+    connection.execute(QUERIES["set_path"], {"path": path})
+    made = tables(connection, schema)
+    if not made:
+        raise DeclarationError(
+            f"{what} made none in the schema {schema}; leave the schema out of their names"
+        )
+    for table in made:
+        if not table.key:
+            raise DeclarationError(
+                f"{what} made {table.name} without a primary key, by which its rows are compared; "
+                f"give it one"
+            )
+
+
+def tables(connection: Connection[Any], schema: str) -> list[Table]:
+    """Return the tables of a version by their names."""
+    with translated():
+        rows = connection.execute(QUERIES["tables"], {"schema": schema}).fetchall()
+    return [Table(*row) for row in rows]
+
+
+def drop(connection: Connection[Any], schema: str) -> None:
+    """Drop the schema of a version with its tables."""
+    with translated():
+        execute(connection, "drop_schema", schema=sql.Identifier(schema))
+
+
+def _tables_comment(model: ModelVersion) -> str:
+    return f"Read model {model.name}: tables of version {model.version}"
+
+
+def _refuse_position(connection: Connection[Any], model: ModelVersion) -> None:
+    """Refuse to make the tables anew while the consumers would not begin with the first message."""
+    rows = connection.execute(QUERIES["has_position"], {"consumer": model.schema}).fetchall()
+    if rows[0][0]:
+        raise StoreError(
+            f"The tables of {model.schema} are gone, and its consumers have a position; remove "
+            f"that with `reservation models drop {model.name} {model.version}`"
+        )

@@ -1,0 +1,62 @@
+"""The rights that read models need beside those of a consumer or an auditor."""
+
+import json
+
+import pytest
+
+import consumers
+from reservation import MessageStore
+from reservation.errors import MissingRightError
+from tests.apps.occupancy import book, nights, one_by_one
+from tests.store.builders import as_login, granted, new_role, run
+from tests.support.commands import invoke_cli
+from tests.support.read_models import verify
+
+__all__ = ["granted", "new_role"]  # fixtures
+
+
+def test_a_consumer_makes_its_tables_where_it_may_create_schemas(
+    connection, database_url, store, granted
+):
+    """Otherwise the owner of the database creates them, and the error says how."""
+    role = granted("consumer")
+    login = as_login(connection, database_url, role)
+    book(store, 1)
+    for schema in ("occupancy_1", "occupancy"):
+        with pytest.raises(MissingRightError, match=f"CREATE SCHEMA {schema} AUTHORIZATION {role}"):
+            consumers.drain(one_by_one(), login)
+        run(connection, f"CREATE SCHEMA {schema} AUTHORIZATION {{}}", role)
+    consumers.drain(one_by_one(), login)
+    assert nights(connection) == {1: 1}
+    assert one_by_one().wait_for(MessageStore.open(login), 1, timeout=0)
+
+
+def test_verifying_needs_a_schema_too(connection, database_url, store, granted):
+    """It is left empty."""
+    role = granted("consumer")
+    login = as_login(connection, database_url, role)
+    for schema in ("occupancy_1", "occupancy"):
+        run(connection, f"CREATE SCHEMA {schema} AUTHORIZATION {{}}", role)
+    book(store, 1)
+    consumers.drain(one_by_one(), login)
+    run(connection, "SET SESSION AUTHORIZATION {}", role)
+    with pytest.raises(MissingRightError, match="CREATE SCHEMA occupancy_1_verify"):
+        verify(connection, one_by_one())
+    connection.execute("RESET SESSION AUTHORIZATION")
+    run(connection, "CREATE SCHEMA occupancy_1_verify AUTHORIZATION {}", role)
+    run(connection, "SET SESSION AUTHORIZATION {}", role)
+    assert verify(connection, one_by_one()).is_proved
+
+
+def test_an_auditor_lists_versions_and_a_sender_cannot_wait(
+    connection, database_url, store, granted
+):
+    """Positions are nothing that a sender may read."""
+    book(store, 1)
+    consumers.drain(one_by_one(), database_url)
+    auditor = as_login(connection, database_url, granted("auditor"))
+    done = invoke_cli("models", "list", "--json", "--database-url", auditor)
+    assert json.loads(done.stdout)["versions"][0]["shown"] is True
+    sender = as_login(connection, database_url, granted("sender", "booking"))
+    with MessageStore.open(sender) as opened, pytest.raises(MissingRightError):
+        one_by_one().wait_for(opened, 1, timeout=0)

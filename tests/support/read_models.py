@@ -1,0 +1,41 @@
+"""Read models that no module holds, which the command line cannot name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from psycopg import Connection
+
+from consumers.read_models import changing, progress, verifying
+from consumers.read_models.progress import VersionStatus
+from consumers.read_models.verifying import Verification
+from reservation import Component, ReadModel
+from reservation.read_models.read_model import component_of
+
+
+def component(model: ReadModel) -> Component[Any]:
+    """Return the component that consumers run."""
+    return component_of(model)
+
+
+def verify(connection: Connection[Any], model: ReadModel) -> Verification:
+    """Compare a model's rows with those of a rebuild, as ``reservation models verify`` does."""
+    return verifying.verify(connection, component_of(model))
+
+
+def switch(connection: Connection[Any], version: int, within: float = 60.0) -> bool:
+    """Let the views show a version of the tests' read model, which may take so many seconds."""
+    return changing.switch(connection, "occupancy", version, within)
+
+
+def remove(connection: Connection[Any], version: int) -> None:
+    """Remove a version of the tests' read model."""
+    changing.remove(connection, "occupancy", version)
+
+
+def looks(
+    connection: Connection[Any], patch: pytest.MonkeyPatch, meanwhile: Callable[[float], None]
+) -> list[VersionStatus]:
+    """Return what two looks at versions show, and do something else between them."""
+    patch.setattr(progress.time, "sleep", meanwhile)
+    return progress.read_versions(connection)
