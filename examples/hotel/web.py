@@ -67,7 +67,8 @@ async def book(
     if outcome.state == "rejected":
         return JSONResponse({"reason": outcome.reason}, 409)
     (booked,) = outcome.events_of(Booked)
-    return JSONResponse({"booking": booked.booking_id, "cents": booked.cents}, 201)
+    answer = {"booking": booked.booking_id, "cents": booked.cents, "position": outcome.position}
+    return JSONResponse(answer, 201)
 
 
 @app.delete("/bookings/{booking_id}")
@@ -80,8 +81,10 @@ async def cancel(request: HTTPRequest, booking_id: str) -> JSONResponse:
 
 
 @app.get("/occupancy/{night}")
-async def show(night: date) -> dict[str, int]:
-    """Show how many rooms are taken in a night."""
+async def show(night: date, after: int = 0) -> dict[str, int]:
+    """Show how many rooms are taken in a night, at least up to a position that the guest knows."""
+    if not await occupancy.wait_for(app.state.store, after, timeout=5):
+        raise HTTPException(503, "not counted yet", {"Retry-After": "1"})
     async with AsyncSession(app.state.engine) as session:
         rows = await session.execute(
             text("SELECT room, taken FROM occupancy.nights WHERE night = :night"), {"night": night}

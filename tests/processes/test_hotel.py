@@ -1,0 +1,157 @@
+"""The hotel of the examples, whose processes are killed while its read model changes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.processes.test_shop import Process
+from tests.support import chance
+from tests.support.ports import free_port
+from tests.support.started import EXAMPLES, PATIENCE, Started, run_cli
+
+SERVICE = ("hotel:bookings", "hotel:payments")
+BOOKINGS = 40
+FIRST, DAYS = "2026-12-01", 20
+
+# What the hotel's own tables and the log say about each night.
+TAKEN = """
+SELECT b.data->>'room', (b.data->>'first')::date + day, count(*)::int
+FROM message_store.messages b
+CROSS JOIN LATERAL generate_series(0, (b.data->>'nights')::int - 1) AS day
+WHERE b.type = 'Booked' AND message_store.category(b.stream_name) = 'booking'
+  AND NOT EXISTS (
+    SELECT FROM message_store.messages c
+    WHERE c.stream_name = b.stream_name AND c.type = 'Cancelled')
+GROUP BY 1, 2
+"""
+
+
+class Hotel:
+    """All processes of the hotel, with the releases of the read model beside each other."""
+
+    def __init__(self, database_url):
+        port = free_port()
+        self.address = f"http://127.0.0.1:{port}"
+        self.env = {**os.environ, "RESERVATION_DATABASE_URL": database_url}
+        self.web = Process(
+            ["-m", "uvicorn", "hotel.web:app", "--port", str(port), "--log-level", "error"],
+            {"RESERVATION_DATABASE_URL": database_url},
+            self.address,
+        )
+        self._database_url = database_url
+        self.started = {}
+
+    def __enter__(self):
+        made = f"from datetime import date; from hotel.tables import make; make(date.fromisoformat({FIRST!r}), {DAYS})"
+        subprocess.run(
+            [sys.executable, "-P", "-c", made],
+            env={**self.env, "PYTHONPATH": str(EXAMPLES)},
+            check=True,
+        )
+        self.web.__enter__()
+        self.start("service", *SERVICE)
+        self.start("occupancy 1", "hotel:occupancy")
+        return self
+
+    def __exit__(self, *_):
+        for started in self.started.values():
+            started.__exit__()
+        self.web.__exit__()
+
+    def start(self, name, *apps, version="1"):
+        """Start consumers in a process of their own."""
+        first, *others = apps
+        env = {**self.env, "HOTEL_OCCUPANCY": version}
+        self.started[name] = Started(self._database_url, *others, app=first, env=env)
+
+    def kill(self, name, *apps, version="1"):
+        """Kill consumers with all their processes, and start them again."""
+        self.started[name].stop_group(signal.SIGKILL)
+        self.started[name].__exit__()
+        self.start(name, *apps, version=version)
+
+    def book(self, guest, key, wish):
+        """Book, as often as it takes to get an answer, and then once more."""
+        answers = []
+        deadline = time.monotonic() + PATIENCE
+        while len(answers) < 2:
+            assert time.monotonic() < deadline
+            try:
+                answer = httpx.post(
+                    f"{self.address}/bookings",
+                    json=wish,
+                    headers={"Authorization": f"Bearer {guest}", "Idempotency-Key": f'"{key}"'},
+                    timeout=15,
+                )
+            except httpx.TransportError:
+                continue
+            if answer.status_code == 201 or "reason" in answer.json():
+                answers.append((answer.status_code, answer.json()))
+            else:
+                assert answer.status_code in (202, 409, 503), answer.content
+                threading.Event().wait(0.1)
+        assert answers[0] == answers[1]
+        return answers[0]
+
+    def cancel(self, booking):
+        """Cancel a booking, twice; return the position of the last command."""
+        for _ in range(2):
+            answer = httpx.delete(
+                f"{self.address}/bookings/{booking}", headers={"Idempotency-Key": f'"{booking}"'}
+            )
+            assert answer.status_code == 202
+        return answer.json()["position"]
+
+    def cli(self, *words, status=0, version="1"):
+        """Run a command on what is declared with a version; return what it printed as JSON."""
+        done = run_cli(*words, "--json", env={**self.env, "HOTEL_OCCUPANCY": version})
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(600)
+def test_a_hotel_books_each_room_once(database_url, connection, store):
+    """Whatever is killed, tables, log and both versions of the read model say the same."""
+    del store
+    drawn = random.Random(chance.FIRST)
+    with Hotel(database_url) as hotel:
+        with ThreadPoolExecutor(6) as guests:
+            asked = [
+                guests.submit(
+                    hotel.book,
+                    f"guest{n % 7}",
+                    f"key-{n}",
+                    {
+                        "room": drawn.choice(["single", "double", "suite"]),
+                        "first": f"2026-12-{drawn.randint(1, 15):02}",
+                        "nights": drawn.randint(1, 4),
+                    },
+                )
+                for n in range(BOOKINGS)
+            ]
+            for n in range(6):
+                asked[n * BOOKINGS // 6].result()
+                match n % 3:
+                    case 0:
+                        hotel.kill("service", *SERVICE)
+                    case 1:
+                        hotel.web.again()
+                    case 2:
+                        hotel.kill("occupancy 1", "hotel:occupancy")
+                if n == 3:
+                    hotel.start("occupancy 2", "hotel:occupancy", version="2")
+            answers = [one.result() for one in asked]
+        booked = [answer["booking"] for status, answer in answers if status == 201]
+        assert 0 < len(booked) < BOOKINGS
+        for booking in booked[::4]:
+            hotel.cancel(booking)
+    ...
