@@ -1,10 +1,12 @@
 """Bookings: rooms are taken in the hotel's own tables, in the transaction of the event."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Literal
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from hotel.messages import Book, Booked, Cancel, Cancelled, Confirmed, Paid, Pay
 from hotel.tables import PRICES, Night
@@ -17,8 +19,15 @@ class Booking:
 
     state: Literal["new", "booked", "confirmed", "cancelled"] = "new"
     room: str = ""
-    first: date | None = None
+    first: date = date.min
     nights: int = 0
+
+
+def locked(session: Session, room: str, first: date, nights: int) -> Sequence[Night]:
+    """Return the nights of a stay, locked in their order, so that no two stays deadlock."""
+    last = first + timedelta(days=nights - 1)
+    of_stay = select(Night).where(Night.room == room, Night.night.between(first, last))
+    return session.scalars(of_stay.order_by(Night.night).with_for_update()).all()
 
 
 bookings = Component("booking", entity=Booking, id="booking_id")
@@ -28,13 +37,7 @@ bookings = Component("booking", entity=Booking, id="booking_id")
 def book(command: Book, context: Context) -> Booked:
     """Take the nights, or reject the booking, and ask for the money."""
     with context.session() as session:
-        last = command.first + timedelta(days=command.nights - 1)
-        nights = session.scalars(
-            select(Night)
-            .where(Night.room == command.room, Night.night.between(command.first, last))
-            .order_by(Night.night)
-            .with_for_update()
-        ).all()
+        nights = locked(session, command.room, command.first, command.nights)
         if len(nights) < command.nights or any(night.free == 0 for night in nights):
             raise Reject(f"no {command.room} is free in these nights")
         for night in nights:
@@ -50,15 +53,8 @@ def cancel(command: Cancel, booking: Booking, context: Context) -> Cancelled | N
     """Give the nights back, unless that was done before."""
     if booking.state in ("new", "cancelled"):
         return None
-    assert booking.first is not None
-    last = booking.first + timedelta(days=booking.nights - 1)
     with context.session() as session:
-        for night in session.scalars(
-            select(Night)
-            .where(Night.room == booking.room, Night.night.between(booking.first, last))
-            .order_by(Night.night)
-            .with_for_update()
-        ):
+        for night in locked(session, booking.room, booking.first, booking.nights):
             night.free += 1
     return Cancelled(
         booking_id=command.booking_id,

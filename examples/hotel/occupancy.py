@@ -23,6 +23,12 @@ GROUP BY 1, 2
 ON CONFLICT (night, room) DO UPDATE SET taken = n.taken + EXCLUDED.taken
 """
 
+_COUNTED = """
+INSERT INTO rooms AS r
+SELECT room, count(*) * %s FROM unnest(%s::text[]) AS b(room) GROUP BY room
+ON CONFLICT (room) DO UPDATE SET bookings = r.bookings + EXCLUDED.bookings
+"""
+
 
 @occupancy.tables
 def tables(connection: Connection[Any]) -> None:
@@ -56,8 +62,4 @@ def add(events: Sequence[Booked | Cancelled], taken: int, context: ReadContext) 
         ],
     )
     if VERSION > 1:
-        context.connection.execute(
-            "INSERT INTO rooms AS r SELECT room, count(*) * %s FROM unnest(%s::text[]) AS b(room) "
-            "GROUP BY room ON CONFLICT (room) DO UPDATE SET bookings = r.bookings + EXCLUDED.bookings",
-            [taken, [event.room for event in events]],
-        )
+        context.connection.execute(_COUNTED, [taken, [event.room for event in events]])

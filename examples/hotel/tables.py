@@ -1,6 +1,10 @@
-"""The hotel's own tables, in the database of the message store."""
+"""The hotel's own tables, in the database of the message store.
+
+Make them with ``python -m hotel.tables 2026-12-01 365``: the first night, and how many there are.
+"""
 
 import os
+import sys
 from datetime import date, timedelta
 from typing import Any
 
@@ -61,3 +65,7 @@ def make(first: date, nights: int) -> None:
             for room, free in ROOMS.items():
                 session.merge(Night(room=room, night=first + timedelta(days=day), free=free))
     engine.dispose()
+
+
+if __name__ == "__main__":
+    make(date.fromisoformat(sys.argv[1]), int(sys.argv[2]))

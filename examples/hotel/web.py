@@ -89,4 +89,4 @@ async def show(night: date, after: int = 0) -> dict[str, int]:
         rows = await session.execute(
             text("SELECT room, taken FROM occupancy.nights WHERE night = :night"), {"night": night}
         )
-        return {room: taken for room, taken in rows}
+        return dict(rows.tuples().all())
