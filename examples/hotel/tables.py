@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import CheckConstraint, create_engine
+from sqlalchemy import CheckConstraint, Identity, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 
@@ -43,7 +43,7 @@ class Receipt(Base):
     __tablename__ = "receipts"
 
     booking_id: Mapped[str] = mapped_column(primary_key=True)
-    number: Mapped[int] = mapped_column(autoincrement=True)
+    number: Mapped[int] = mapped_column(Identity())
     cents: Mapped[int]
 
 

@@ -127,7 +127,9 @@ def _keys(component: Component[Any], name: str) -> Iterator[str]:
 def _subscribed(declared: CategoryDeclarations) -> dict[str, HandledType]:
     subscriptions = {}
     for name, one in declared.handled.items():
-        id_ = _form(one.message, one.id if callable(one.id) else (one.id,))
+        id_ = ""  # a read model has no entities
+        if not declared.is_read:
+            id_ = _form(one.message, one.id if callable(one.id) else (one.id,))
         handled = _joined(
             f"{declared.component}-{id_}",
             _strategy(one.message, one.once),
