@@ -188,7 +188,8 @@ def test_the_list_shows_how_far_versions_are(connection, store):
     assert first["openLetters"] == 1
     assert 0 < second["progress"] < 1
     assert (second["messagesPerSecond"], second["secondsLeft"]) == (0, None)
-    done = invoke_cli("models", "list", "--database-url", address(connection))
+    env = {"COLUMNS": "200"}
+    done = invoke_cli("models", "list", "--database-url", address(connection), env=env)
     assert "does not move" in done.stdout
     fits("models", models(connection, "list"))
     assert models(connection, "list", "other") == {"versions": []}
