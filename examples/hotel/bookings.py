@@ -48,21 +48,16 @@ def book(command: Book, context: Context) -> Booked:
     return booked
 
 
-@bookings.handle(Cancel, once=None)
-def cancel(command: Cancel, booking: Booking, context: Context) -> Cancelled | None:
-    """Give the nights back, unless that was done before."""
-    if booking.state in ("new", "cancelled"):
-        return None
+@bookings.handle(Cancel, key="booking_id")
+def cancel(command: Cancel, booking: Booking, context: Context) -> Cancelled:
+    """Give the nights back."""
+    if booking.state == "new":
+        raise Reject("there is no such booking")
     with context.session() as session:
         for night in locked(session, booking.room, booking.first, booking.nights):
             night.free += 1
-    return Cancelled(
-        booking_id=command.booking_id,
-        room=booking.room,
-        first=booking.first,
-        nights=booking.nights,
-        reason=command.reason,
-    )
+    stay = {"room": booking.room, "first": booking.first, "nights": booking.nights}
+    return context.follow(command, Cancelled, **stay)
 
 
 @bookings.handle(Paid, category="payment")
