@@ -39,7 +39,10 @@ def key_fields(declared: CategoryDeclarations, name: str) -> list[str] | None:
     if isinstance(strategy, Revisions):
         fields += [strategy.revision, strategy.source or strategy.revision]
     keys = keys_of(declared.types[name])
-    known = [keys[field] for field in dict.fromkeys(fields) if field is not None]
+    named = [field for field in dict.fromkeys(fields) if field is not None]
+    known = [
+        keys[field] for field in named if field in keys
+    ]  # one that is not handled may lack some
     return known if None not in fields else None
 
 
