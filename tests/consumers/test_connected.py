@@ -246,6 +246,26 @@ def test_a_fault_of_the_environment_calls_the_handler_again(
     assert (event["type"], event["stream_name"]) == ("Do", "job:command-b")
 
 
+def test_a_loss_that_the_handler_ignores_calls_it_again(connection, store, patience):
+    """The rows of a session that has ended are never taken for committed."""
+    calls = []
+
+    async def act(command, context):
+        calls.append(command.job_id)
+        async with context.connected() as own:
+            await insert(own, command.job_id)
+            if calls == ["a"]:
+                with raising(psycopg.OperationalError):
+                    await loses_its_connection(own)
+
+    send(store, "a")
+    with logged() as log:
+        assert drain(connection, job_with(act)).counts == {"handled": 1}
+    assert (calls, jobs(connection), done(store)) == ([*"aa"], ["a"], (["a"], ["a"]))
+    (event,) = log.named("call_repeated")
+    assert event["error"].startswith("OperationalError in ")  # not that which was ignored
+
+
 def test_a_race_that_the_commit_loses_calls_the_handler_again(connection, store):
     """A deferred trigger that loses a race is no failure; the next call is."""
     connection.execute(
@@ -323,7 +343,15 @@ async def swallows(command, context):
             await own.execute("SELECT 1/0")
 
 
+async def closes(command, context):
+    async with context.connected() as own:
+        await insert(own, "x")
+        await own.close()
+
+
 REFUSED = {
+    closes: "closed the connection of context.connected(), so nothing of the block can be "
+    "committed; leave close() out",
     nests: "is in a block of context.connected() already; use the connection of that, or end it "
     "first",
     swallows: "went on after a statement that failed, so nothing of the block can be committed; "
