@@ -250,7 +250,9 @@ class Context:
 
         Raises:
             HandlerError: the handler is not async, or in a test, where the context was made without
-                ``connect``; in the block, a statement that failed was ignored.
+                ``connect``; in the block, a statement that failed was ignored, or the connection
+                was closed.
+            psycopg.OperationalError: at the end of the block, the connection has been lost.
         """
         if self._connect is None:
             raise HandlerError(

@@ -44,6 +44,7 @@ class HandlerConnections:
                 max_size=MOST,
                 kwargs=connection_settings(self._application_name),
                 configure=_configure,
+                reset=_reset,
                 check=check_alive_async,
                 name=self._application_name,
                 open=False,
@@ -64,3 +65,14 @@ async def _configure(connection: AsyncConnection[Any]) -> None:
     await set_for_sender_async(connection)
     await connection.execute(_QUERIES["handler_settings"])
     await connection.commit()
+
+
+async def _reset(connection: AsyncConnection[Any]) -> None:
+    """Let nothing that a block has changed pass to the next one."""
+    # What an attribute or an adapter was changed to is only in this object.
+    AsyncConnection.__init__(connection, connection.pgconn)
+    connection.prepare_threshold = connection_settings()["prepare_threshold"]
+    await connection.set_autocommit(True)
+    await connection.execute(_QUERIES["discard"])
+    await _configure(connection)
+    await connection.set_autocommit(False)

@@ -23,5 +23,9 @@ WHERE pg_settings.name IS NOT NULL OR wanted.name LIKE 'reservation.%'
 SELECT set_config('client_connection_check_interval', '2s', false)
 
 -- name: handler_settings
--- An async handler may wait for a lock of its own batch, which waits for the handler.
-SELECT set_config('lock_timeout', '1s', false)
+-- An async handler may wait for a lock of its own batch, which waits for the handler. A session of a
+-- pooler may have begun with another encoding, which DISCARD ALL restores.
+SELECT set_config('lock_timeout', '1s', false), set_config('client_encoding', 'UTF8', false)
+
+-- name: discard
+DISCARD ALL

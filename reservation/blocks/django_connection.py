@@ -17,7 +17,7 @@ from psycopg import Connection, Rollback
 from psycopg.adapt import AdaptersMap
 from psycopg.rows import tuple_row
 
-from reservation.blocks.savepoint import Savepoint, savepoint
+from reservation.blocks.savepoint import Savepoint, savepoint, went_on
 from reservation.errors import HandlerError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.exchange.guarded_cursor import GuardedCursor
@@ -49,8 +49,8 @@ def django_on(
                 yield
         finally:
             connections[using] = own
-        if lent.needs_rollback and lent.is_sound:  # transaction.set_rollback(True)
-            raise Rollback
+        if lent.needs_rollback and lent.is_sound:
+            raise Rollback if lent.is_rollback_asked else went_on(message, _NESTED)
 
 
 # Any: Django has no types.
@@ -94,6 +94,8 @@ class LentConnection:
     connection: Connection[Any]
     execute_wrappers: list[Callable[..., Any]]
     get_connection_params: Callable[[], dict[str, Any]]
+    savepoint_ids: list[str | None]
+    is_rollback_asked = False
 
     def lend(self, block: Savepoint) -> None:
         """Use the connection of a block, in its transaction."""
@@ -121,6 +123,12 @@ class LentConnection:
             cursor = kind(self.connection, row_factory=tuple_row)
         cursor._adapters = AdaptersMap(self._given["context"])
         return cursor
+
+    def set_rollback(self, rollback: bool) -> None:
+        """Remember that the handler asks for it; Django sets the same flag after an error."""
+        super().set_rollback(rollback)  # type: ignore[misc]  # of the class beside this one
+        if not any(self.savepoint_ids):  # else it is a nested part that is rolled back
+            self.is_rollback_asked = rollback
 
     def commit(self) -> None:
         """Refuse to commit."""

@@ -1,6 +1,7 @@
 """`context.connected()`: a connection of an async handler's own, committed before the message."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,8 +9,13 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
+from psycopg import AsyncRawCursor, AsyncRawServerCursor, IsolationLevel
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
 
+import consumers
+from consumers.runtime import handler_connections
 from reservation import AsyncMessageStore, Component, Context, Reject, Retry, Write
 from reservation.errors import HandlerError
 from reservation.strategies import StateBased
@@ -20,6 +26,7 @@ from tests.consumers.test_sqlalchemy_session import raising
 from tests.support.awaiting import impatient
 from tests.support.consuming import logged, running, until
 from tests.support.pages import ROOT
+from tests.support.pgbouncer import needs_pgbouncer, pgbouncer
 
 COMMANDS = "job:command"
 
@@ -185,6 +192,73 @@ def test_it_is_bounded_and_closed_with_the_consumer(connection, store):
     until(lambda: connection.execute(open_).fetchone() == (0,))
 
 
+@pytest.fixture(params=["server", pytest.param("pooler", marks=needs_pgbouncer)], name="address")
+def _address(request, database_url, tmp_path):
+    """Give the address of the server, or of a pooler whose sessions begin with another encoding."""
+    if request.param == "server":
+        yield database_url
+        return
+    with pgbouncer(database_url, tmp_path, "session", client_encoding="LATIN1") as address:
+        yield address
+
+
+async def attributes(own):
+    """Return what a block can change of its connection, and what its statements find."""
+    names = ("row_factory", "cursor_factory", "server_cursor_factory", "autocommit", "read_only")
+    more = ("isolation_level", "deferrable", "prepare_threshold", "prepared_max")
+    settings = ("search_path", "role", "lock_timeout", "client_encoding", "synchronous_commit")
+    shown = ", ".join(f"current_setting('{name}') AS {name}" for name in settings)
+    cursor = own.cursor(row_factory=dict_row)
+    await cursor.execute(f"SELECT {shown}, now(), pg_backend_pid() AS pid")
+    row = await cursor.fetchone()
+    locks = await own.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+    row["now"] = type(row["now"])
+    return *(getattr(own, name) for name in (*names, *more)), row, await locks.fetchone()
+
+
+async def change(own, noticed):
+    """Change all of it."""
+    await own.rollback()
+    await own.set_read_only(True)
+    await own.set_deferrable(True)
+    await own.set_isolation_level(IsolationLevel.SERIALIZABLE)
+    await own.set_autocommit(True)
+    await own.execute("SET search_path = pg_catalog; SET lock_timeout = '1h'; SET ROLE pg_monitor")
+    await own.execute("SET client_encoding = 'LATIN1'; SELECT pg_advisory_lock(1); LISTEN jobs")
+    own.adapters.register_loader("timestamptz", TextLoader)
+    own.row_factory, own.cursor_factory = dict_row, AsyncRawCursor
+    own.server_cursor_factory = AsyncRawServerCursor
+    own.prepare_threshold, own.prepared_max = 0, 1
+    own.add_notice_handler(noticed.append)
+    await own.execute("SELECT $1::int", [1])
+
+
+def test_a_block_leaves_nothing_to_the_next_one_on_its_connection(
+    connection, store, address, monkeypatch
+):
+    """Attributes, adapters, settings, locks and the transaction are as they were."""
+    monkeypatch.setattr(handler_connections, "MOST", 1)
+    found, noticed = [], []
+
+    async def act(command, context):
+        with contextlib.suppress(KeyError):
+            async with context.connected() as own:
+                found.append(await attributes(own))
+                if command.job_id == "a":
+                    await change(own, noticed)
+                    assert await attributes(own) != found[0]
+                else:
+                    await own.execute("DO $$ BEGIN RAISE NOTICE 'x'; END $$")
+                    await insert(own, "lost")
+                    raise KeyError
+
+    send(store, *"ab")
+    drained = consumers.drain(job_with(act, concurrency=1), address)
+    assert (drained.counts, jobs(connection), noticed) == ({"handled": 2}, [], [])
+    before, after = found
+    assert before == after
+
+
 def test_a_cancelled_call_rolls_back(connection, store, database_url):
     """A call that is cancelled at a stop leaves nothing in its block, and is made again."""
     calls = []
@@ -244,6 +318,26 @@ def test_a_fault_of_the_environment_calls_the_handler_again(
     assert {one.reason for one in stored_letters(connection)} <= {"running"}
     (event,) = log.named("call_repeated")
     assert (event["type"], event["stream_name"]) == ("Do", "job:command-b")
+
+
+def test_a_loss_that_the_handler_ignores_calls_it_again(connection, store, patience):
+    """The rows of a session that has ended are never taken for committed."""
+    calls = []
+
+    async def act(command, context):
+        calls.append(command.job_id)
+        async with context.connected() as own:
+            await insert(own, command.job_id)
+            if calls == ["a"]:
+                with raising(psycopg.OperationalError):
+                    await loses_its_connection(own)
+
+    send(store, "a")
+    with logged() as log:
+        assert drain(connection, job_with(act)).counts == {"handled": 1}
+    assert (calls, jobs(connection), done(store)) == ([*"aa"], ["a"], (["a"], ["a"]))
+    (event,) = log.named("call_repeated")
+    assert event["error"].startswith("OperationalError in ")  # not that which was ignored
 
 
 def test_a_race_that_the_commit_loses_calls_the_handler_again(connection, store):
@@ -323,7 +417,15 @@ async def swallows(command, context):
             await own.execute("SELECT 1/0")
 
 
+async def closes(command, context):
+    async with context.connected() as own:
+        await insert(own, "x")
+        await own.close()
+
+
 REFUSED = {
+    closes: "closed the connection of context.connected(), so nothing of the block can be "
+    "committed; leave close() out",
     nests: "is in a block of context.connected() already; use the connection of that, or end it "
     "first",
     swallows: "went on after a statement that failed, so nothing of the block can be committed; "

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import close_old_connections, connections, models, transaction
 from django.db import connection as django_connection
 from django.db.utils import DatabaseError, IntegrityError, OperationalError
@@ -325,6 +326,26 @@ def swallows(command, context):
         Job.objects.create(id="well")
 
 
+def swallows_before_the_server(command, context):
+    with context.django():
+        Job.objects.create(id="x")
+        with raising(ValidationError):
+            Job.objects.create(id="y", at="not a time")
+
+
+def swallows_in_a_part_without_a_savepoint(command, context):
+    with context.django():
+        with transaction.atomic():
+            transaction.set_rollback(True)  # of the part
+        with raising(KeyError), transaction.atomic(savepoint=False):
+            Job.objects.create(id="x")
+            raise KeyError
+
+
+WENT_ON = (
+    "went on after a statement that failed, so nothing of the block can be committed; execute what "
+    "may fail in `with transaction.atomic():`"
+)
 REFUSED = {
     commits: "committed Django's 'default', whose rows are committed with the message; leave "
     "commit() out, and end a part with `with transaction.atomic():`",
@@ -334,8 +355,9 @@ REFUSED = {
     "connection; use an alias of the message store's database",
     of_another_name: "cannot use Django's 'default', the database 'elsewhere', on the batch's "
     "connection to '{}'; use an alias of that",
-    swallows: "went on after a statement that failed, so nothing of the block can be committed; "
-    "execute what may fail in `with transaction.atomic():`",
+    swallows: WENT_ON,
+    swallows_before_the_server: WENT_ON,
+    swallows_in_a_part_without_a_savepoint: WENT_ON,
 }
 
 

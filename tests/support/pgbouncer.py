@@ -23,8 +23,17 @@ needs_pgbouncer = pytest.mark.skipif(
 
 
 @contextmanager
-def pgbouncer(database_url: str, folder: Path, pool_mode: str, **settings: object) -> Iterator[str]:
-    """Run one before a database, and give the address of the database through it."""
+def pgbouncer(
+    database_url: str,
+    folder: Path,
+    pool_mode: str,
+    client_encoding: str = "UTF8",
+    **settings: object,
+) -> Iterator[str]:
+    """Run one before a database, and give the address of the database through it.
+
+    Its sessions begin with the client_encoding, and get that of the client afterwards.
+    """
     parts = {
         name: value
         for name, value in conninfo.conninfo_to_dict(database_url).items()
@@ -44,7 +53,7 @@ def pgbouncer(database_url: str, folder: Path, pool_mode: str, **settings: objec
     if os.geteuid() == 0:  # it does not run as root; the owner of the socket's folder may use that
         host = Path(str(parts.get("host", "")))
         lines["user"] = host.owner() if host.is_absolute() else "nobody"
-    behind = conninfo.make_conninfo(**{"user": user} | parts | {"client_encoding": "UTF8"})
+    behind = conninfo.make_conninfo(**{"user": user} | parts | {"client_encoding": client_encoding})
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\nbehind = {behind}\n[pgbouncer]\n"
         + "".join(f"{name} = {value}\n" for name, value in lines.items())
