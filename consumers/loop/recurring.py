@@ -11,6 +11,7 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from psycopg import Connection
 
 from consumers.calls.handler_call import unforked
@@ -40,7 +41,8 @@ LOOK = 30.0
 # Seconds until the next look where another process has the tick, or an attempt has failed.
 PAUSE = 1.0
 
-# Seconds that a newer process has to connect again before this one takes its series over.
+# Seconds that a newer process has to connect again before an older one decides. That looks as
+# often whether the newer one is there.
 GRACE = 5.0
 
 # How many ticks of a series are sent before messages are handled again.
@@ -97,25 +99,30 @@ class RecurringCommands:
     def connected(self) -> None:
         """Begin on another connection: ticks that were due without one are missed."""
         self._seen.clear()
-        if self._is_replaced:
-            self._is_replaced = False  # so that frequent reconnects do not postpone it for ever
-            self._next = max(self._next, time.monotonic() + GRACE)
 
     # Any: connections differ in what their rows are.
     def run(self, connection: Connection[Any]) -> bool:
         """Send the commands of ticks that are due; return whether there were any."""
         self._next, self._sent = time.monotonic() + PAUSE, False
-        seconds = [LOOK]
         try:
+            if self._is_replaced and not self._is_still_replaced(connection):
+                self._is_replaced, self._next = False, time.monotonic() + GRACE
+                return False
             places = self._places(connection)
             read_at = time.monotonic()  # functions may take long
             self._is_replaced = len(places) < len(self._series)
+            seconds = [GRACE if self._is_replaced else LOOK]
             for name, place in places:
                 seconds.append(self._advance(connection, self._series[name], place))
         except (LockTimeoutError, SerializationError):
             return self._sent
         self._next = read_at + min(seconds)
         return self._sent
+
+    def _is_still_replaced(self, connection: Connection[Any]) -> bool:
+        series = {name: one.shape for name, one in self._series.items()}
+        asked = {"component": self._component.name, "series": msgspec.json.encode(series).decode()}
+        return bool(fetch_all(connection, _QUERIES["is_replaced"], asked)[0][0])
 
     def _places(self, connection: Connection[Any]) -> list[tuple[str, _Place]]:
         """Declare the series, and return where those are that this process sends."""
