@@ -83,11 +83,14 @@ def join_beside(
 
 
 def store_declaration(
-    connection: Connection[Any], member: int, mine: ProcessDeclaration
+    connection: Connection[Any], member: int, first: int | None, mine: ProcessDeclaration
 ) -> list[str]:
-    """Store what a member declares, in the transaction that joined; return series that stop."""
+    """Store what a member declares, in the transaction that joined; return series that stop.
+
+    `first` is the member that its process was at first; None if it is this one.
+    """
     with translated():
-        stored = {"member": member, "declaration": mine.to_json()}
+        stored = {"member": member, "first": first, "declaration": mine.to_json()}
         rows = connection.execute(_QUERIES["store"], stored).fetchall()
     return [name for row in rows for name in row[0]]
 

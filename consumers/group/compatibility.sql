@@ -9,6 +9,8 @@ WHERE m.consumer = %(consumer)s AND m.member IS DISTINCT FROM %(former)s::bigint
 ORDER BY m.process
 
 -- name: store
--- With the series of the component that stop, because this process declares them no more.
-UPDATE reservation.members SET declaration = %(declaration)s::jsonb WHERE member = %(member)s
-RETURNING reservation.stop_series(consumer, declaration->'series')
+-- With the series of the component that stop, because its newest process declares them no more.
+UPDATE reservation.members
+SET declaration = %(declaration)s::jsonb, first_member = coalesce(%(first)s::bigint, member)
+WHERE member = %(member)s
+RETURNING reservation.stop_series(consumer)

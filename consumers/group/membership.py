@@ -75,6 +75,7 @@ class Membership:
         self._worker = worker
         self._log = log
         self._member: int | None = None
+        self._first: int | None = None  # the member that it was at first
         self._size = 1
         self._due = 0.0
         heartbeat = heartbeat or Heartbeat(session.address, session.application_name, LEASE)
@@ -144,10 +145,11 @@ class Membership:
                     f"`reservation partitions`"
                 )
             if self._declaration is not None:
-                stopped = store_declaration(connection, member, self._declaration)
+                stopped = store_declaration(connection, member, self._first, self._declaration)
         for name in stopped:
             self._log.warning("series_stopped", series=name)
         self._member = member
+        self._first = self._first or member
         self._due = 0.0
 
     def rebalance(self, connection: Connection[Any], *, may_release: bool = True) -> None:

@@ -213,6 +213,7 @@ class Consumer:
             enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
+        self._recurring.connected()
         # A new one for each connection: what it remembers may not have been committed.
         runner = self._runner = BatchRunner(
             ConsumerContext(

@@ -11,6 +11,7 @@ from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from psycopg import Connection
 
 from consumers.calls.handler_call import unforked
@@ -39,6 +40,10 @@ LOOK = 30.0
 
 # Seconds until the next look where another process has the tick, or an attempt has failed.
 PAUSE = 1.0
+
+# Seconds that a newer process has to connect again before an older one decides. That looks as
+# often whether the newer one is there.
+GRACE = 5.0
 
 # How many ticks of a series are sent before messages are handled again.
 MOST_TICKS = 100
@@ -78,6 +83,9 @@ class RecurringCommands:
         self._next = time.monotonic() if self._series else float("inf")
         self._unsent: dict[str, _Command] = {}
         self._sent = False
+        # Up to when ticks were seen to on this connection, by the server's clock.
+        self._seen: dict[str, datetime] = {}
+        self._is_replaced = False  # whether a newer process declares otherwise
 
     @property
     def is_due(self) -> bool:
@@ -88,20 +96,33 @@ class RecurringCommands:
         """Return so many seconds, or less if it is time for `run` earlier."""
         return max(0.0, min(seconds, self._next - time.monotonic()))
 
+    def connected(self) -> None:
+        """Begin on another connection: ticks that were due without one are missed."""
+        self._seen.clear()
+
     # Any: connections differ in what their rows are.
     def run(self, connection: Connection[Any]) -> bool:
         """Send the commands of ticks that are due; return whether there were any."""
         self._next, self._sent = time.monotonic() + PAUSE, False
-        seconds = [LOOK]
         try:
+            if self._is_replaced and not self._is_still_replaced(connection):
+                self._is_replaced, self._next = False, time.monotonic() + GRACE
+                return False
             places = self._places(connection)
             read_at = time.monotonic()  # functions may take long
+            self._is_replaced = len(places) < len(self._series)
+            seconds = [GRACE if self._is_replaced else LOOK]
             for name, place in places:
                 seconds.append(self._advance(connection, self._series[name], place))
         except (LockTimeoutError, SerializationError):
             return self._sent
         self._next = read_at + min(seconds)
         return self._sent
+
+    def _is_still_replaced(self, connection: Connection[Any]) -> bool:
+        series = {name: one.shape for name, one in self._series.items()}
+        asked = {"component": self._component.name, "series": msgspec.json.encode(series).decode()}
+        return bool(fetch_all(connection, _QUERIES["is_replaced"], asked)[0][0])
 
     def _places(self, connection: Connection[Any]) -> list[tuple[str, _Place]]:
         """Declare the series, and return where those are that this process sends."""
@@ -126,14 +147,23 @@ class RecurringCommands:
         """Send what is due of one series; return the seconds until the next look at it."""
         for _ in range(MOST_TICKS):
             due = due_tick(
-                series.timetable, series.missed, place.reached, place.now, place.attempted
+                series.timetable,
+                series.missed,
+                place.reached,
+                place.now,
+                place.attempted,
+                self._seen.get(series.name),
             )
             tick = due.time
             if tick is None:
+                self._seen[series.name] = place.now
                 return LOOK if due.next is None else (due.next - place.now).total_seconds()
             if tick == place.attempted and place.attempt_at and place.attempt_at > place.now:
+                self._seen[series.name] = tick
                 return (place.attempt_at - place.now).total_seconds()
-            if not self._settle(connection, series, place, tick, due):
+            is_past = self._settle(connection, series, place, tick, due)
+            self._seen[series.name] = tick
+            if not is_past:
                 return PAUSE
             place = _Place(place.now, tick, None, None)
         return 0.0

@@ -2,6 +2,10 @@
 SELECT name, at, reached, attempted, attempt_at
 FROM reservation.declare_series(%(component)s, %(names)s, %(expressions)s, %(zones)s, %(missed)s)
 
+-- name: is_replaced
+-- Whether a newer process declares one of these series otherwise, or not at all.
+SELECT NOT reservation.newest_series(%(component)s) @> %(series)s::jsonb
+
 -- name: claim_tick
 SELECT reservation.claim_tick(%(component)s, %(name)s, %(reached)s, %(tick)s)
 

@@ -37,16 +37,21 @@ def due_tick(
     reached: datetime,
     now: datetime,
     attempted: datetime | None = None,
+    seen: datetime | None = None,
 ) -> DueTick:
     """Return what is due now of a series, whose ticks are done with up to what it has reached.
 
-    A tick that was attempted is not missed any more.
+    A tick that was attempted is not missed any more. Nor is one after the time up to which the
+    process has seen to the ticks: it runs since then, and was only busy.
     """
     first = next(timetable.after(reached), None)
     if first is None or first > now:
         return DueTick(None, False, None, first)
     if missed == "all":
         return DueTick(first, True, None, first)
+    unseen = seen and next(timetable.after(max(reached, seen)), None)
+    if unseen is not None and unseen <= now:
+        return DueTick(unseen, True, first if first != unseen else None, unseen)
     recent = max(first, now - _RECENT)
     last, coming = _around(timetable, recent, now)
     if last is None:

@@ -13,6 +13,7 @@ from tests.apps.bank import drain
 from tests.apps.nightly import SENT, YEARLY, CloseDay, close_day, hotels
 from tests.support.commands import invoke_cli
 from tests.support.consuming import ended, hosted, logged, until
+from tests.support.ticking import recurring
 
 HOUR = timedelta(hours=1)
 YEAR = datetime.now(UTC).year
@@ -238,7 +239,7 @@ def test_a_changed_expression_starts_from_now_and_another_choice_does_not(connec
 
 
 def test_a_series_that_is_not_declared_stops_and_says_so(connection, store, database_url):
-    """The list and the log say so; declared again, it goes on from where it was."""
+    """The list and the log say so; declared again at once, it goes on from where it was."""
     drain(connection, hotels())
     set_back(connection)
     with logged() as log:
@@ -252,6 +253,18 @@ def test_a_series_that_is_not_declared_stops_and_says_so(connection, store, data
     drain(connection, hotels())
     assert sent(store) == keys(YEAR)
     assert listed(database_url)[0]["state"] == "scheduled"
+
+
+def test_a_series_that_was_stopped_starts_from_now(connection, store):
+    """Its ticks may have been sent under another name meanwhile."""
+    drain(connection, hotels())
+    set_back(connection)
+    drain(connection, hotels(name="audit"))
+    connection.execute("UPDATE reservation.series SET stopped_at = stopped_at - interval '1 hour'")
+    drain(connection, hotels())
+    assert sent(store) == []
+    reached = "SELECT now() - reached FROM reservation.series WHERE name = 'night'"
+    assert connection.execute(reached).fetchone()[0] < HOUR
 
 
 def test_the_process_that_started_last_decides(connection, store, database_url):
@@ -268,6 +281,88 @@ def test_the_process_that_started_last_decides(connection, store, database_url):
             assert len(declared(connection, "0 0 2 1 *")) == 1
         assert len(declared(connection, YEARLY)) == 1
         assert series(connection, "expression") == (YEARLY,)
+
+
+@pytest.mark.parametrize("changed", [{"name": "audit"}, {"expression": "0 0 2 1 *"}])
+def test_a_reconnect_does_not_make_an_older_process_the_newest(connection, database_url, changed):
+    """What the newer one has renamed or changed stays so when the older one has connected again."""
+    shown = "SELECT name, expression, reached, stopped_at FROM reservation.series ORDER BY name"
+    with hosted(hotels(), database_url):
+        old = member_after(connection, 0)
+        until(lambda: connection.execute(shown).fetchall())
+        with hosted(hotels(**changed), database_url):
+            new = member_after(connection, old)
+            decided = (
+                f"SELECT FROM ({shown}) AS s WHERE (name, expression) <> ('night', '{YEARLY}')"
+            )
+            until(lambda: connection.execute(decided).fetchall())
+            before = connection.execute(shown).fetchall()
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+                " AND mode = 'ExclusiveLock' AND objsubid = 2 AND objid::bigint = %s",
+                [old],
+            )
+            member_after(connection, new)
+            assert declared(connection, YEARLY) == []
+            assert connection.execute(shown).fetchall() == before
+
+
+def member_after(connection, member):
+    """Return the next member after another, once it is there with its declaration."""
+    later = (
+        "SELECT member FROM reservation.members WHERE category = 'hotel:command'"
+        " AND declaration IS NOT NULL AND member > %s"
+    )
+    until(lambda: connection.execute(later, [member]).fetchall())
+    return connection.execute(later, [member]).fetchone()[0]
+
+
+def test_an_older_process_lets_a_newer_one_connect_again_before_it_decides(
+    connection, database_url
+):
+    """The newer one may only have lost its connection; what is changed twice loses ticks."""
+    commands = recurring(hotels())
+    with hosted(hotels("0 0 2 1 *"), database_url):
+        until(lambda: connection.execute("SELECT FROM reservation.series").fetchall())
+        commands.run(connection)
+        assert commands.limit(60) <= 5
+    commands.run(connection)
+    assert series(connection, "expression") == ("0 0 2 1 *",)
+    assert 4 < commands.limit(60) <= 5
+    commands.run(connection)
+    assert series(connection, "expression") == (YEARLY,)
+
+
+@pytest.mark.parametrize(
+    ("missed", "late"), [("none", []), ("latest", [25]), ("all", [15, 20, 25])]
+)
+def test_a_busy_process_sends_what_was_due_meanwhile(connection, missed, late):
+    """No tick is missed between two looks on one connection; before a new one, it may be."""
+    connection.execute(
+        "CREATE SCHEMA now; ALTER FUNCTION reservation.declare_series SET SCHEMA now;"
+        "CREATE TABLE clock AS SELECT interval '0' AS ahead;"
+        "CREATE FUNCTION reservation.declare_series(text, text[], text[], text[], text[])"
+        " RETURNS TABLE (name text, at timestamptz, reached timestamptz, attempted timestamptz,"
+        " attempts integer, attempt_at timestamptz) LANGUAGE sql AS $$"
+        " SELECT name, at + (SELECT ahead FROM public.clock), reached, attempted, attempts,"
+        " attempt_at FROM now.declare_series($1, $2, $3, $4, $5) $$"
+    )
+
+    def sent_at(minute):
+        connection.execute(
+            "UPDATE clock SET ahead = %s - clock_timestamp()", [start + timedelta(minutes=minute)]
+        )
+        commands.run(connection)
+        ticks = [datetime.fromisoformat(one["tick"]) - start for one in log.named("tick_sent")]
+        return [tick // timedelta(minutes=1) for tick in ticks], len(log.named("ticks_missed"))
+
+    with logged() as log:
+        commands = recurring(hotels("*/5 * * * *", missed=missed))
+        commands.run(connection)
+        start = series(connection, "date_bin('5 minutes', reached, '2000-01-01Z')")[0]
+        assert sent_at(12) == ([5, 10], 0)
+        commands.connected()
+        assert sent_at(27) == ([5, 10, *late], missed != "all")
 
 
 def declared(connection, expression, columns="name"):

@@ -76,4 +76,9 @@ def ticking(
 
 
 def _run(component: Component, connection: Connection[Any], kind: type = RecurringCommands) -> None:
-    kind(component, SENT, Log("hotel", SENT), lambda: None).run(connection)
+    recurring(component, kind).run(connection)
+
+
+def recurring(component: Component, kind: type = RecurringCommands) -> RecurringCommands:
+    """Return what sends a component's recurring commands in a consumer."""
+    return kind(component, SENT, Log("hotel", SENT), lambda: None)

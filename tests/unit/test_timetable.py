@@ -128,6 +128,25 @@ def test_a_tick_is_missed_after_a_minute_unless_it_was_begun():
         assert due.missed == (None if sent else tick)
 
 
+@pytest.mark.parametrize("missed", ["latest", "none"])
+@pytest.mark.parametrize(
+    ("reached", "seen", "day", "left_out"),
+    [(15, 17, 18, 16), (17, 15, 18, None), (15, 20, 20, 16), (15, 21, 20, 16)],
+)
+def test_a_tick_is_not_missed_by_a_process_that_has_seen_to_those_before(
+    missed, reached, seen, day, left_out
+):
+    """The next one is due, however late; if all were seen, the last is, if it was not missed."""
+    due = due_tick(NIGHTLY, missed, at(reached), NOW, at(20, 2), at(seen))
+    assert (due.time, due.is_sent) == (at(day, 2), True)
+    assert due.missed == (left_out and at(left_out, 2))
+
+
+def at(day, hour=12):
+    """Return a time in the month of NOW."""
+    return NOW.replace(day=day, hour=hour)
+
+
 def test_a_rare_tick_is_found_after_years():
     """The last of few ticks is found wherever it is, and the one after it."""
     leap = Timetable("0 0 29 2 *", "UTC")

@@ -7,8 +7,11 @@
 -- only keeps them from doing so at once, and counts attempts. What was scheduled is written as any other message.
 
 -- Takes a component's series as a process declares them: adds new ones, which begin now, and changes those that
--- are there. The process that joined last decides, so a process that is about to be replaced changes nothing, and
+-- are there. The process that started last decides, so a process that is about to be replaced changes nothing, and
 -- gets no row of a series that the newer one has otherwise or not at all.
+--
+-- One that was stopped begins now too: its ticks may have been sent under another name. It goes on from where it was
+-- if it was stopped less than a minute ago, as by an older process that was the first to connect again.
 CREATE OR REPLACE FUNCTION reservation.declare_series(
   component text, names text[], expressions text[], zones text[], missed text[]
 ) RETURNS TABLE (
@@ -34,7 +37,9 @@ BEGIN
     ORDER BY d.name
     ON CONFLICT ON CONSTRAINT series_pkey DO UPDATE
     SET expression = excluded.expression, zone = excluded.zone, missed = excluded.missed, stopped_at = NULL,
-        reached = CASE WHEN (s.expression, s.zone) = (excluded.expression, excluded.zone) THEN s.reached
+        reached = CASE WHEN (s.expression, s.zone) = (excluded.expression, excluded.zone)
+                            AND (s.stopped_at IS NULL OR s.stopped_at > clock_timestamp() - interval '1 minute')
+                       THEN s.reached
                        ELSE greatest(s.reached, clock_timestamp()) END
     WHERE (s.expression, s.zone, s.missed, s.stopped_at)
           IS DISTINCT FROM (excluded.expression, excluded.zone, excluded.missed, NULL::timestamptz);
@@ -47,7 +52,7 @@ BEGIN
 END
 $$;
 
--- The series that the newest of a component's processes declares that read its commands; NULL without one.
+-- The series that the process declares that started last of those that read a component's commands; NULL without one.
 CREATE OR REPLACE FUNCTION reservation.newest_series(component text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -56,21 +61,22 @@ AS $$
   FROM reservation.members m
   WHERE m.consumer = newest_series.component AND m.category = newest_series.component || ':command'
     AND m.declaration IS NOT NULL AND NOT reservation.is_gone(m.member)
-  ORDER BY m.member DESC
+  ORDER BY m.first_member DESC, m.member DESC
   LIMIT 1
 $$;
 
 -- Stops the series of a component that its newest process does not declare any more, and returns their names.
-CREATE OR REPLACE FUNCTION reservation.stop_series(component text, declared jsonb) RETURNS text[]
+CREATE OR REPLACE FUNCTION reservation.stop_series(component text) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+  newest jsonb := reservation.newest_series(stop_series.component);
   stopped text[];
 BEGIN
   WITH gone AS (
     UPDATE reservation.series s SET stopped_at = clock_timestamp()
-    WHERE s.component = stop_series.component AND s.stopped_at IS NULL AND NOT coalesce(declared, '{}') ? s.name
+    WHERE s.component = stop_series.component AND s.stopped_at IS NULL AND NOT newest ? s.name
     RETURNING s.name
   )
   SELECT array_agg(g.name ORDER BY g.name) INTO stopped FROM gone AS g;

@@ -92,7 +92,9 @@ CREATE TABLE reservation.members (
   joined_at timestamptz NOT NULL DEFAULT now(),
   -- What its process can read, what it writes and how it makes keys: see ProcessDeclaration in
   -- reservation.inspection. NULL until it is stored.
-  declaration jsonb
+  declaration jsonb,
+  -- The member that its process was at first, before it lost a connection: the higher, the later it started.
+  first_member bigint
 ) WITH (fillfactor = 50);
 
 -- Until when each member lives. A renewal inserts and deletes a row as a move does, and a thousand rows are of
