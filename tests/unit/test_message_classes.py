@@ -29,9 +29,11 @@ from reservation.handlers.copying import copied
 from reservation.idempotence.server_keys import server_rules
 from reservation.messages.comparison import same_content
 from reservation.messages.message import follow
+from reservation.messages.upcasting import code_of
 from reservation.messages.written import written_as
 from reservation.serialization import codec
 from reservation.serialization.adapters.adapter import RefusedValuesError
+from reservation.serialization.fields import adapter_of
 from reservation.serialization.immutability import never_changes
 from reservation.store.writing.write import Write, row_of
 from reservation.testing import check_deterministic
@@ -705,6 +707,22 @@ class Stripped(KeyedModel):
     model_config = ConfigDict(str_strip_whitespace=True)
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+
+    class ValidatedAsBefore(KeyedModel):
+        @pydantic.validator("deposit_id")
+        @classmethod
+        def next_one(cls, value):
+            return value + 1
+
+    class RootValidated(KeyedModel):
+        @pydantic.root_validator(skip_on_failure=True)
+        @classmethod
+        def next_one(cls, values):
+            return values | {"deposit_id": values["deposit_id"] + 1}
+
+
 class EitherName(KeyedModel):
     model_config = ConfigDict(populate_by_name=True)
 
@@ -724,11 +742,21 @@ class PostInit(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
-    "class_", [Validated, Limited, Stripped, EitherName, ConvertedKey, PostInit]
+    "class_",
+    [
+        *(Validated, ValidatedAsBefore, RootValidated, Limited, Stripped),
+        *(EitherName, ConvertedKey, PostInit),
+    ],
 )
 def test_the_server_takes_no_key_that_the_class_may_change(class_):
     """Such a command is read, and its class makes the key."""
     assert rules(class_) is None
+
+
+@pytest.mark.parametrize("class_", [Validated, ValidatedAsBefore, RootValidated])
+def test_validators_are_part_of_a_class_s_code(class_):
+    """Also those of Pydantic's former decorators."""
+    assert str(code_of(class_.next_one)) in str(adapter_of(class_).code(class_, code_of))
 
 
 @every_kind
