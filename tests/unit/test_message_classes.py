@@ -19,6 +19,7 @@ import pydantic
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
+from pydantic_core import PydanticCustomError
 
 from reservation import Component, Key
 from reservation.declaration.table import declarations
@@ -379,6 +380,16 @@ class Checking(BaseModel):
         return self
 
 
+class CustomErrors(BaseModel):
+    card: str = ""
+
+    @pydantic.field_validator("card")
+    @classmethod
+    def check_card(cls, value):
+        type_, _ = value.split()
+        raise PydanticCustomError(type_, f"{value} refused")
+
+
 def positive(instance, attribute, value):
     if value < 0:
         raise ValueError(f"SECRET {value}")
@@ -404,6 +415,16 @@ REFUSED: list[tuple[type, str, str]] = [
     ),
     (Checking, '{"link":"SECRET"}', "Invalid value \\(url_parsing\\) - at `\\$.link`"),
     (Checking, '{"at":"2026-01-02T00:00:00"}', "Input should have timezone info - at `\\$.at`"),
+    *(
+        (CustomErrors, f'{{"card":"{type_} SECRET"}}', f"{reason} - at `\\$.card`")
+        for type_, reason in {
+            "value_error": "Invalid value \\(value_error\\)",
+            "assertion_error": "Invalid value \\(assertion_error\\)",
+            "greater_than": "Invalid value \\(greater_than\\)",
+            "string_type": "Input should be a valid string",
+            "card_refused": "Invalid value \\(card_refused\\)",
+        }.items()
+    ),
     (Converting, '{"countOf":100}', "Refused by <Validator for x < 100> - at `\\$.countOf`"),
     (Converting, '{"countOf":-1}', "ValueError in positive .* - at `\\$.countOf`"),
     (Converting, '{"word":"whole"}', "ValueError in Converting.__attrs_post_init__ .*"),

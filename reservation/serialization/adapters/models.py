@@ -252,13 +252,15 @@ def _problems(error: Any, keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _reason(problem: Mapping[str, Any]) -> str:
-    from pydantic_core import core_schema
+    from pydantic_core import PydanticKnownError
 
     context = problem.get("ctx", {})
     raised = context.get("error")
     if isinstance(raised, Exception):
         return describe(raised)
-    known = problem["type"] in typing.get_args(core_schema.ErrorType)
-    if known and context.keys() <= _DECLARED:
-        return str(problem["msg"])
+    if context.keys() <= _DECLARED:
+        try:  # Pydantic's own text: a validator may give an error of the same type another one
+            return PydanticKnownError(problem["type"], context).message()
+        except (KeyError, TypeError):  # not a type of Pydantic, or not with this context
+            pass
     return f"Invalid value ({problem['type']})"
