@@ -622,6 +622,12 @@ class Untyped:
     account_id = attrs.field()
 
 
+@attrs.define
+class SharedDefault:
+    account_id: str
+    items: list[str] = []
+
+
 @pydantic.dataclasses.dataclass
 class Mingled:
     account_id: str
@@ -658,6 +664,8 @@ UNFIT: dict[type, str] = {
     Array: "Array is a Struct with array_like=True, .* leave array_like=True out",
     Twice: "Twice cannot be a message: Multiple fields .*",
     Untyped: "Untyped cannot be a message: its field account_id has no type; annotate it",
+    SharedDefault: "SharedDefault cannot be a message: its field items has a default that may "
+    "change, .* give the field a factory= instead",
 }
 
 

@@ -43,6 +43,11 @@ class AttrsAdapter:
             hint = hints.get(field.name, field.type)
             if hint is None:
                 raise UnfitClassError(f"its field {field.name} has no type; annotate it")
+            if type(field.default).__hash__ is None:
+                raise UnfitClassError(
+                    f"its field {field.name} has a default that may change, and all instances "
+                    f"would share it; give the field a factory= instead"
+                )
             is_made = isinstance(field.default, attr.Factory)  # type: ignore[arg-type]
             missing = msgspec.NODEFAULT
             forms.append(
