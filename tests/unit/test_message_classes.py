@@ -279,6 +279,25 @@ def test_tags_tell_structs_of_a_union_apart(kind):
     assert type(read.cages["a"][0]) is Dog
 
 
+class Sale:
+    class Line(BaseModel):
+        price: int
+
+
+class Return:
+    class Line(BaseModel):
+        reason: str
+
+
+@every_kind
+def test_nested_classes_may_have_the_same_name(kind):
+    """Also in an entity with snapshots, whose shape is compared with theirs."""
+    order = kind("Order", sold=(Sale.Line | None, None), returned=(Return.Line | None, None))
+    Component("order", entity=order, id="order_id", snapshot_every=2)
+    whole = order(sold=Sale.Line(price=1), returned=Return.Line(reason="late"))
+    assert codec.decode(order, codec.encode(whole)) == whole
+
+
 # Names
 
 
