@@ -862,6 +862,68 @@ def test_an_entity_that_can_be_changed_is_copied(kind):
     assert not never_changes(type(entity))
 
 
+@dataclass
+class CountingDataclass:
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __post_init__(self):
+        self.made += 1
+
+
+class CountingStruct(msgspec.Struct, dict=True):
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __post_init__(self):
+        self.made += 1
+
+
+@attrs.define
+class CountingAttrs:
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __attrs_post_init__(self):
+        self.made += 1
+
+
+class CountingModel(BaseModel):
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def model_post_init(self, _context):
+        self.made += 1
+
+
+@pytest.mark.parametrize(
+    "class_", [CountingDataclass, CountingStruct, CountingAttrs, CountingModel]
+)
+def test_a_copy_of_an_entity_is_not_made_by_its_class_again(class_):
+    """What the class does with a new instance would change the entity."""
+    entity = class_(names=["a"], inner={"a": class_(names=[])})
+    other = copied(entity)
+    assert other == entity
+    assert (other.made, other.inner["a"].made) == (1, 1)
+    other.names.append("b")
+    other.inner["a"].names.append("b")
+    assert (entity.names, entity.inner["a"].names) == (["a"], [])
+
+
+def test_a_copy_of_a_struct_holds_what_the_struct_holds():
+    """Itself, one value twice, and attributes that are no fields."""
+    entity = CountingStruct(names=["a"])
+    entity.inner, entity.same = entity, entity.names
+    other = copied(entity)
+    assert other is not entity
+    assert other.inner is other
+    assert other.same is other.names is not entity.names
+
+
 def test_a_model_with_private_attributes_can_be_changed():
     """Frozen or not, these can be set."""
     assert not never_changes(FrozenWithPrivate)
