@@ -644,7 +644,7 @@ class Untyped:
 @attrs.define
 class SharedDefault:
     account_id: str
-    items: list[str] = []
+    items: list[str] = []  # noqa: RUF008
 
 
 @pydantic.dataclasses.dataclass
