@@ -490,6 +490,107 @@ def test_what_a_class_would_refuse_to_read_is_not_written(message):
         row_of(Write(message, "purse-1"), ID)
 
 
+class Appending(BaseModel):
+    tags: list[str] = []
+    anything: Any = None
+
+    @pydantic.field_validator("tags", "anything", mode="before")
+    @classmethod
+    def mark(cls, value):
+        if isinstance(value, list) and "x" not in value:
+            value.append("x")
+        return value
+
+
+class Growing(Appending):
+    @pydantic.field_validator("anything", mode="before")
+    @classmethod
+    def grow(cls, value):
+        value.append("y")
+        return value
+
+
+def test_code_of_a_class_gets_no_values_of_the_message_that_is_written():
+    """Here it would change them, and what is written."""
+    message = Appending(tags=["a"], anything=["b"])
+    assert codec.encode(message) == '{"tags":["a","x"],"anything":["b","x"]}'
+    assert (message.tags, message.anything) == (["a", "x"], ["b", "x"])
+    message = Growing(tags=["x"], anything=["SECRET"])
+    with pytest.raises(
+        EncodeError, match=r"Decoding would change it; .* - at `\$\.anything`"
+    ) as caught:
+        row_of(Write(message, "purse-1"), ID)
+    assert "SECRET" not in str(caught.value)
+    assert message.anything.count("y") == 1
+
+
+class CentsOfModel(BaseModel):
+    the_amount: int
+
+    @pydantic.field_validator("the_amount")
+    @classmethod
+    def in_cents(cls, value):
+        return value * 100
+
+
+@attrs.define
+class CentsOfAttrs:
+    the_amount: int = attrs.field(converter=lambda value: value * 100)
+
+
+@dataclass
+class CentsOfDataclass:
+    the_amount: int
+
+    def __post_init__(self):
+        self.the_amount *= 100
+
+
+class CentsOfStruct(msgspec.Struct):
+    the_amount: int
+
+    def __post_init__(self):
+        self.the_amount *= 100
+
+
+CENTS = [CentsOfModel, CentsOfAttrs, CentsOfDataclass, CentsOfStruct]
+
+
+@pytest.mark.parametrize("class_", CENTS)
+@every_kind
+def test_what_a_class_would_change_again_is_not_written(kind, class_):
+    """It would be read as another message."""
+    message = class_(the_amount=5)
+    with pytest.raises(
+        EncodeError, match=r"Decoding would change it; .* - at `\$\.theAmount`"
+    ) as caught:
+        row_of(Write(message, "purse-1"), ID)
+    assert "500" not in str(caught.value)
+    held = kind("Held", count=int, lines=list[class_])(count=1, lines=[message])
+    with pytest.raises(EncodeError, match=r"Decoding would change it; .* - at `\$\.lines`"):
+        row_of(Write(held, "purse-1"), ID)
+    message.the_amount = 0
+    assert codec.encode(message) == '{"theAmount":0}'
+
+
+def test_a_message_that_is_read_as_an_equal_one_is_written():
+    """Whatever the order of a set, the digits of a number, or the type that a text came from."""
+
+    class Free(BaseModel):
+        names: set[str]
+        price: Decimal
+        anything: Any
+
+        @pydantic.field_validator("price")
+        @classmethod
+        def rounded(cls, value):
+            return value.quantize(Decimal("1.00"))
+
+    parts = (TIME, Decimal("0.1234567890123456789"), {ID: {1}})
+    names = {f"name {n}" for n in range(50)}
+    codec.encode(Free.model_construct(names=names, price=Decimal("1.5"), anything=parts))
+
+
 def test_a_message_as_it_is_read_is_no_message_to_write():
     """Although its class is a Struct."""
     with pytest.raises(EncodeError, match="a message as it is read; decode it"):

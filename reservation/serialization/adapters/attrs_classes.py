@@ -102,6 +102,11 @@ class AttrsAdapter:
             return False
         return attributes_only(class_)
 
+    def runs_code(self, class_: Any) -> bool:
+        if any(hasattr(class_, n) for n in ("__attrs_pre_init__", "__attrs_post_init__")):
+            return True
+        return any(field.converter or field.validator for field in class_.__attrs_attrs__)
+
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         own = ("__attrs_pre_init__", "__attrs_post_init__", "__attrs_init__")
         if any(hasattr(class_, name) for name in own):

@@ -111,6 +111,10 @@ class ModelAdapter:
             and not caches(class_)
         )
 
+    def runs_code(self, class_: Any) -> bool:
+        del class_
+        return True  # its types may do so, too
+
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         said = class_.__pydantic_decorators__
         if said.model_validators or said.root_validators or class_.__pydantic_custom_init__:
