@@ -21,6 +21,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError
 
+from consumers.group.compatibility import compare
 from reservation import Component, Key
 from reservation.declaration.table import declarations
 from reservation.entity.projection import Loaded
@@ -28,6 +29,7 @@ from reservation.entity.snapshots import Snapshots
 from reservation.errors import DeclarationError, EncodeError
 from reservation.handlers.copying import copied
 from reservation.idempotence.server_keys import server_rules
+from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.messages.comparison import same_content
 from reservation.messages.message import follow
 from reservation.messages.upcasting import code_of
@@ -1038,6 +1040,29 @@ def test_an_entity_that_would_lose_a_private_attribute_is_no_snapshot():
     loaded["purse-1"].entity._seen = 4
     loaded["purse-1"].version = 6
     assert snapshots.writing(loaded)[1] == ["purse-1"]
+
+
+def with_event(event: type) -> ProcessDeclaration:
+    """Return what a process declares that writes and reads an event."""
+    purse = Component("purse", entity=as_dataclass("Purse", total=(int, 0)), id="purse_id")
+    purse.project(event)(lambda entity, event: None)
+    purse.handle(as_dataclass("Pay", purse_id=str), key="purse_id")(
+        lambda command, entity, context: None
+    )
+    return ProcessDeclaration.of(purse)
+
+
+def test_an_event_can_be_read_under_any_of_a_field_s_names():
+    """So a member of a group that writes one of them runs beside one that writes another."""
+    by_alias = ConfigDict(populate_by_name=True)
+    former = with_event(pydantic.create_model("Paid", amount=(int, ...)))
+    renamed = with_event(
+        pydantic.create_model("Paid", __config__=by_alias, amount=(int, Field(alias="sum")))
+    )
+    stored = ProcessDeclaration.from_json(renamed.to_json())
+    assert [one.text for one in compare(stored, former)] == [
+        "handlers here write the event Paid, which it cannot read, because the event lacks amount"
+    ]
 
 
 @every_kind
