@@ -341,6 +341,12 @@ class Private:
     other_field: int = attrs.field(default=1, alias="other_alias")
 
 
+@attrs.define
+class BothNames:
+    _amount: int
+    Amount: int
+
+
 NAMES: list[tuple[type, str, list[str]]] = [
     (Renamed, '{"amount-cents":3}', []),
     (NamedByField, '{"amt":3,"otherField":1}', []),
@@ -349,7 +355,12 @@ NAMES: list[tuple[type, str, list[str]]] = [
     (ByName, '{"amt":3}', ['{"amount_cents":3}']),
     (WrittenOtherwise, '{"out":3}', ['{"in":3}']),
     (Choosing, '{"amountCents":3}', ['{"cents":3}', '{"amt":3,"cents":4}']),
-    (Private, '{"amountCents":3,"otherAlias":1}', []),
+    (
+        Private,
+        '{"amountCents":3,"otherAlias":1}',
+        ['{"AmountCents":3,"otherField":1}', '{"amountCents":3,"AmountCents":4}'],
+    ),
+    (BothNames, '{"amount":3,"Amount":4}', []),
 ]
 
 
@@ -366,6 +377,12 @@ def test_a_field_with_several_names_may_be_missing_only_if_it_has_a_default():
     assert codec.decode(Choosing, "{}").amount_cents == 7
     with pytest.raises(ValueError, match="Object missing required field `amt`"):
         codec.decode(ByName, "{}")
+
+
+def test_a_dataclass_may_become_an_attrs_class():
+    """What is stored of a private field is read."""
+    of_dataclass = as_dataclass("Private", _amount_cents=int, other_field=int)(3, 4)
+    assert codec.decode(Private, codec.encode(of_dataclass)) == Private(3, 4)
 
 
 @pytest.mark.parametrize("class_", [Aliased, Private, NamedByField])

@@ -39,6 +39,7 @@ class AttrsAdapter:
 
         hints = typing.get_type_hints(class_, include_extras=True)
         forms = []
+        taken = {camel_case(field.alias) for field in class_.__attrs_attrs__}
         for field in class_.__attrs_attrs__:
             hint = hints.get(field.name, field.type)
             if hint is None:
@@ -50,11 +51,14 @@ class AttrsAdapter:
                 )
             is_made = isinstance(field.default, attr.Factory)  # type: ignore[arg-type]
             missing = msgspec.NODEFAULT
+            # The name that it has where the class is of another kind.
+            other = camel_case(field.name)
             forms.append(
                 FieldForm(
                     field.name,
                     camel_case(field.alias),
                     hint,
+                    aliases=() if other in taken else (other,),
                     default=missing if is_made or field.default is attr.NOTHING else field.default,
                     factory=field.default.factory if is_made else missing,
                     in_constructor=field.init,
