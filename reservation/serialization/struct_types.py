@@ -58,8 +58,8 @@ def twin(type_: Any) -> Any:
             fields.append((name, hint, msgspec.field(name=key, **options)))
     # Of twins with one name, msgspec tells the schemas apart by their modules.
     module = f"{type_.__module__}.{type_.__qualname__}"
-    options = adapter.options(type_)
-    made = msgspec.defstruct(type_.__name__, fields, kw_only=True, module=module, **options)
+    said = adapter.options(type_)
+    made = msgspec.defstruct(type_.__name__, fields, kw_only=True, module=module, **said)
     class_of[made] = type_
     return made
 
