@@ -178,5 +178,5 @@ def _unreadable(
         elif read.version is not None and (written.version or 1) > read.version:
             versions = f"{written.version} of its shape, not {read.version}"
             yield type_, f", because the event has version {versions}"
-        elif lacking := sorted(set(read.fields) - set(written.fields)):
+        elif lacking := read.lacking(written):
             yield type_, f", because the event lacks {printable(', '.join(lacking))}"

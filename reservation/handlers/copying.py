@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
+import msgspec
+
 from reservation.serialization.adapters.adapter import PLAIN
 from reservation.serialization.immutability import (
     is_frozen,
@@ -188,6 +190,30 @@ def _of_attributes(class_: Any) -> _Copier:
     return copy_one
 
 
+def _struct(value: Any, memo: _Memo) -> Any:
+    """Copy a Struct without its `__post_init__`, which `copy.deepcopy` would run again."""
+    if is_immutable(value):
+        return value
+    class_: Any = type(value)
+    made = memo[id(value)] = copy.copy(value)
+    shareable = shareable_fields(class_)
+    for name in class_.__struct_fields__:
+        part = getattr(value, name)
+        if type(part) not in shareable.get(name, ()):
+            msgspec.structs.force_setattr(made, name, _copy(part, memo))
+    if class_.__dictoffset__:
+        made.__dict__.update({name: _copy(part, memo) for name, part in value.__dict__.items()})
+    return made
+
+
+def _is_plain_struct(class_: Any) -> bool:
+    """Return whether a class is a Struct that says nothing of how it is copied."""
+    if not issubclass(class_, msgspec.Struct) or class_ in copyreg.dispatch_table:
+        return False
+    names = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__")
+    return all(getattr(class_, n, None) is getattr(msgspec.Struct, n, None) for n in names)
+
+
 def _slots(class_: Any) -> list[MemberDescriptorType]:
     """Return the slots of a class and of those that it derives from."""
     return [
@@ -240,6 +266,8 @@ class _Copiers(dict[type, _Copier]):
             chosen = _fixed
         elif _has_attributes_only(class_):
             chosen = _of_attributes(class_)
+        elif _is_plain_struct(class_):
+            chosen = _struct
         else:
             chosen = copy.deepcopy
         self[class_] = chosen

@@ -50,10 +50,21 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
         version: the one that is written, or the highest that is read; None if none is, or if that
             does not matter.
         fields: the fields that are written, or that an event must have to be read; in JSON.
+        aliases: of such a field, the other names under which it is read.
     """
 
     version: int | None = None
     fields: tuple[str, ...] = ()
+    aliases: dict[str, tuple[str, ...]] = {}
+
+    def lacking(self, written: "Shape") -> list[str]:
+        """Return the fields that an event of another shape lacks to be read."""
+        there = set(written.fields)
+        return sorted(
+            field
+            for field in self.fields
+            if there.isdisjoint((field, *self.aliases.get(field, ())))
+        )
 
 
 class ProcessDeclaration(msgspec.Struct, frozen=True):
@@ -165,14 +176,12 @@ def _read(component: Component[Any]) -> dict[str, Shape]:
         if types.is_upcast(name):  # what its upcasters make of a former shape is not known
             read[name] = Shape(types.written(types[name]).version)
         else:
-            read[name] = Shape(fields=tuple(_required(types[name])))
+            required = [form for form in forms_of(types[name]) if form.required]
+            read[name] = Shape(
+                fields=tuple(form.key for form in required),
+                aliases={form.key: form.aliases for form in required if form.aliases},
+            )
     return read
-
-
-def _required(class_: Any) -> Iterator[str]:
-    for form in forms_of(class_):
-        if form.required:
-            yield form.key
 
 
 def _written(component: Component[Any]) -> dict[str, Shape]:

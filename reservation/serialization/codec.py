@@ -19,8 +19,9 @@ from reservation.serialization.adapters.adapter import (
     UnfitClassError,
     camel_case,
 )
+from reservation.serialization.fields import forms_of
 from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
-from reservation.serialization.making import is_native, maker, shaper
+from reservation.serialization.making import is_native, maker, runs_code, shaper
 from reservation.serialization.stored_text import stored_text
 from reservation.serialization.struct_types import twin, without_form
 
@@ -36,9 +37,17 @@ __all__ = [
 
 T = TypeVar("T")
 
+_CHANGED = (
+    "Decoding would change it; validators, converters and __post_init__ have to leave a value as "
+    "it is that they made"
+)
+
 
 def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Return a message or an entity as JSON text."""
+    """Return a message or an entity as JSON text.
+
+    One that its class would refuse to read, or would change, is refused with the field's name.
+    """
     class_: Any = type(message)
     encode_one = _encoders[class_]
     try:
@@ -105,35 +114,47 @@ def prepare(type_: type) -> None:
 
 def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
     encode_json, convert, twin_type = json_limits.encoder.encode, msgspec.convert, twin(type_)
-    checked = None if is_native(type_) else _checked_twin(type_)
+    shaped = None if is_native(type_) else shaper(type_)
+    check_read = _reading_check(type_) if runs_code(type_) else None
     to_check = [(name, look.checks) for name, look in json_limits.fields(type_, json_limits.HIDDEN)]
 
     def encode_one(message: Any) -> bytes:
-        if checked is None:
+        if shaped is None:
             data = encode_json(convert(message, twin_type, from_attributes=True))
         else:
-            data = encode_json(checked(message))
+            data = encode_json(shaped(message))
         for name, kinds in to_check:
             if value := getattr(message, name):  # an empty value cannot be wrong
                 check = kinds.get(type(value))
                 if check is None or check(value):
                     json_limits.check(message, json_limits.HIDDEN)
                     break
+        if check_read is not None:
+            check_read(data)
         return data
 
     return encode_one
 
 
-def _checked_twin(type_: Any) -> Callable[[Any], Any]:
-    """Return what makes the twin of an instance, and refuses what its class would not read."""
-    shaped, make = shaper(type_), maker(type_)
+def _reading_check(type_: Any) -> Callable[[bytes], None]:
+    """Return what refuses JSON of an instance that its class would not read, or would change.
 
-    def checked(message: Any) -> Any:
-        whole = shaped(message)
-        make(whole)
-        return whole
+    Code of the class gets what is decoded of the JSON, and never the values of the instance.
+    """
+    read, make = msgspec.json.Decoder(twin(type_)).decode, maker(type_)
+    shaped, encode_json = shaper(type_), json_limits.encoder.encode
 
-    return checked
+    def check_read(data: bytes) -> None:
+        again = encode_json(shaped(make(read(data))))
+        if again == data:
+            return
+        # The code may have changed what it was given. A set has no order.
+        written, changed = read(data), read(again)
+        for form in forms_of(type_):
+            if getattr(written, form.name) != getattr(changed, form.name):
+                raise RefusedValuesError([(f".{form.key}", _CHANGED)])
+
+    return check_read
 
 
 def _make_decoder(type_: Any) -> Callable[[str], Any]:

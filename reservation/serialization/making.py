@@ -36,6 +36,14 @@ def is_native(class_: Any) -> bool:
 
 
 @functools.cache
+def runs_code(class_: Any) -> bool:
+    """Return whether code of a class, or of one in its fields, gets the values that are read."""
+    if adapter_of(class_).runs_code(class_):
+        return True
+    return any(runs_code(one) for hint in hints_of(class_).values() for one in classes_in(hint))
+
+
+@functools.cache
 def maker(class_: Any) -> Callable[[Any], Any]:
     """Return the function that makes an instance of a class of its twin."""
     if not is_native(class_):

@@ -56,7 +56,10 @@ def twin(type_: Any) -> Any:
         names = alias_names(form)
         for name, key in zip((form.name, *names), form.keys, strict=True):
             fields.append((name, hint, msgspec.field(name=key, **options)))
-    made = msgspec.defstruct(type_.__name__, fields, kw_only=True, **adapter.options(type_))
+    # Of twins with one name, msgspec tells the schemas apart by their modules.
+    module = f"{type_.__module__}.{type_.__qualname__}"
+    said = adapter.options(type_)
+    made = msgspec.defstruct(type_.__name__, fields, kw_only=True, module=module, **said)
     class_of[made] = type_
     return made
 

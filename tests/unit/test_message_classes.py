@@ -19,7 +19,9 @@ import pydantic
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
+from pydantic_core import PydanticCustomError
 
+from consumers.group.compatibility import compare
 from reservation import Component, Key
 from reservation.declaration.table import declarations
 from reservation.entity.projection import Loaded
@@ -27,11 +29,14 @@ from reservation.entity.snapshots import Snapshots
 from reservation.errors import DeclarationError, EncodeError
 from reservation.handlers.copying import copied
 from reservation.idempotence.server_keys import server_rules
+from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.messages.comparison import same_content
 from reservation.messages.message import follow
+from reservation.messages.upcasting import code_of
 from reservation.messages.written import written_as
 from reservation.serialization import codec
 from reservation.serialization.adapters.adapter import RefusedValuesError
+from reservation.serialization.fields import adapter_of
 from reservation.serialization.immutability import never_changes
 from reservation.store.writing.write import Write, row_of
 from reservation.testing import check_deterministic
@@ -276,6 +281,25 @@ def test_tags_tell_structs_of_a_union_apart(kind):
     assert type(read.cages["a"][0]) is Dog
 
 
+class Sale:
+    class Line(BaseModel):
+        price: int
+
+
+class Return:
+    class Line(BaseModel):
+        reason: str
+
+
+@every_kind
+def test_nested_classes_may_have_the_same_name(kind):
+    """Also in an entity with snapshots, whose shape is compared with theirs."""
+    order = kind("Order", sold=(Sale.Line | None, None), returned=(Return.Line | None, None))
+    Component("order", entity=order, id="order_id", snapshot_every=2)
+    whole = order(sold=Sale.Line(price=1), returned=Return.Line(reason="late"))
+    assert codec.decode(order, codec.encode(whole)) == whole
+
+
 # Names
 
 
@@ -317,6 +341,12 @@ class Private:
     other_field: int = attrs.field(default=1, alias="other_alias")
 
 
+@attrs.define
+class BothNames:
+    _amount: int
+    Amount: int
+
+
 NAMES: list[tuple[type, str, list[str]]] = [
     (Renamed, '{"amount-cents":3}', []),
     (NamedByField, '{"amt":3,"otherField":1}', []),
@@ -325,7 +355,12 @@ NAMES: list[tuple[type, str, list[str]]] = [
     (ByName, '{"amt":3}', ['{"amount_cents":3}']),
     (WrittenOtherwise, '{"out":3}', ['{"in":3}']),
     (Choosing, '{"amountCents":3}', ['{"cents":3}', '{"amt":3,"cents":4}']),
-    (Private, '{"amountCents":3,"otherAlias":1}', []),
+    (
+        Private,
+        '{"amountCents":3,"otherAlias":1}',
+        ['{"AmountCents":3,"otherField":1}', '{"amountCents":3,"AmountCents":4}'],
+    ),
+    (BothNames, '{"amount":3,"Amount":4}', []),
 ]
 
 
@@ -342,6 +377,12 @@ def test_a_field_with_several_names_may_be_missing_only_if_it_has_a_default():
     assert codec.decode(Choosing, "{}").amount_cents == 7
     with pytest.raises(ValueError, match="Object missing required field `amt`"):
         codec.decode(ByName, "{}")
+
+
+def test_a_dataclass_may_become_an_attrs_class():
+    """What is stored of a private field is read."""
+    of_dataclass = as_dataclass("Private", _amount_cents=int, other_field=int)(3, 4)
+    assert codec.decode(Private, codec.encode(of_dataclass)) == Private(3, 4)
 
 
 @pytest.mark.parametrize("class_", [Aliased, Private, NamedByField])
@@ -377,6 +418,16 @@ class Checking(BaseModel):
         return self
 
 
+class CustomErrors(BaseModel):
+    card: str = ""
+
+    @pydantic.field_validator("card")
+    @classmethod
+    def check_card(cls, value):
+        type_, _ = value.split()
+        raise PydanticCustomError(type_, f"{value} refused")
+
+
 def positive(instance, attribute, value):
     if value < 0:
         raise ValueError(f"SECRET {value}")
@@ -402,6 +453,16 @@ REFUSED: list[tuple[type, str, str]] = [
     ),
     (Checking, '{"link":"SECRET"}', "Invalid value \\(url_parsing\\) - at `\\$.link`"),
     (Checking, '{"at":"2026-01-02T00:00:00"}', "Input should have timezone info - at `\\$.at`"),
+    *(
+        (CustomErrors, f'{{"card":"{type_} SECRET"}}', f"{reason} - at `\\$.card`")
+        for type_, reason in {
+            "value_error": "Invalid value \\(value_error\\)",
+            "assertion_error": "Invalid value \\(assertion_error\\)",
+            "greater_than": "Invalid value \\(greater_than\\)",
+            "string_type": "Input should be a valid string",
+            "card_refused": "Invalid value \\(card_refused\\)",
+        }.items()
+    ),
     (Converting, '{"countOf":100}', "Refused by <Validator for x < 100> - at `\\$.countOf`"),
     (Converting, '{"countOf":-1}', "ValueError in positive .* - at `\\$.countOf`"),
     (Converting, '{"word":"whole"}', "ValueError in Converting.__attrs_post_init__ .*"),
@@ -446,6 +507,107 @@ def test_what_a_class_would_refuse_to_read_is_not_written(message):
     """However the instance came to be: the error is its sender's."""
     with pytest.raises(EncodeError, match=r"Input should be greater than 0 - at `\$"):
         row_of(Write(message, "purse-1"), ID)
+
+
+class Appending(BaseModel):
+    tags: list[str] = []
+    anything: Any = None
+
+    @pydantic.field_validator("tags", "anything", mode="before")
+    @classmethod
+    def mark(cls, value):
+        if isinstance(value, list) and "x" not in value:
+            value.append("x")
+        return value
+
+
+class Growing(Appending):
+    @pydantic.field_validator("anything", mode="before")
+    @classmethod
+    def grow(cls, value):
+        value.append("y")
+        return value
+
+
+def test_code_of_a_class_gets_no_values_of_the_message_that_is_written():
+    """Here it would change them, and what is written."""
+    message = Appending(tags=["a"], anything=["b"])
+    assert codec.encode(message) == '{"tags":["a","x"],"anything":["b","x"]}'
+    assert (message.tags, message.anything) == (["a", "x"], ["b", "x"])
+    message = Growing(tags=["x"], anything=["SECRET"])
+    with pytest.raises(
+        EncodeError, match=r"Decoding would change it; .* - at `\$\.anything`"
+    ) as caught:
+        row_of(Write(message, "purse-1"), ID)
+    assert "SECRET" not in str(caught.value)
+    assert message.anything.count("y") == 1
+
+
+class CentsOfModel(BaseModel):
+    the_amount: int
+
+    @pydantic.field_validator("the_amount")
+    @classmethod
+    def in_cents(cls, value):
+        return value * 100
+
+
+@attrs.define
+class CentsOfAttrs:
+    the_amount: int = attrs.field(converter=lambda value: value * 100)
+
+
+@dataclass
+class CentsOfDataclass:
+    the_amount: int
+
+    def __post_init__(self):
+        self.the_amount *= 100
+
+
+class CentsOfStruct(msgspec.Struct):
+    the_amount: int
+
+    def __post_init__(self):
+        self.the_amount *= 100
+
+
+CENTS = [CentsOfModel, CentsOfAttrs, CentsOfDataclass, CentsOfStruct]
+
+
+@pytest.mark.parametrize("class_", CENTS)
+@every_kind
+def test_what_a_class_would_change_again_is_not_written(kind, class_):
+    """It would be read as another message."""
+    message = class_(the_amount=5)
+    with pytest.raises(
+        EncodeError, match=r"Decoding would change it; .* - at `\$\.theAmount`"
+    ) as caught:
+        row_of(Write(message, "purse-1"), ID)
+    assert "500" not in str(caught.value)
+    held = kind("Held", count=int, lines=list[class_])(count=1, lines=[message])
+    with pytest.raises(EncodeError, match=r"Decoding would change it; .* - at `\$\.lines`"):
+        row_of(Write(held, "purse-1"), ID)
+    message.the_amount = 0
+    assert codec.encode(message) == '{"theAmount":0}'
+
+
+def test_a_message_that_is_read_as_an_equal_one_is_written():
+    """Whatever the order of a set, the digits of a number, or the type that a text came from."""
+
+    class Free(BaseModel):
+        names: set[str]
+        price: Decimal
+        anything: Any
+
+        @pydantic.field_validator("price")
+        @classmethod
+        def rounded(cls, value):
+            return value.quantize(Decimal("1.00"))
+
+    parts = (TIME, Decimal("0.1234567890123456789"), {ID: {1}})
+    names = {f"name {n}" for n in range(50)}
+    codec.encode(Free.model_construct(names=names, price=Decimal("1.5"), anything=parts))
 
 
 def test_a_message_as_it_is_read_is_no_message_to_write():
@@ -599,6 +761,12 @@ class Untyped:
     account_id = attrs.field()
 
 
+@attrs.define
+class SharedDefault:
+    account_id: str
+    items: list[str] = []  # noqa: RUF008
+
+
 @pydantic.dataclasses.dataclass
 class Mingled:
     account_id: str
@@ -635,6 +803,8 @@ UNFIT: dict[type, str] = {
     Array: "Array is a Struct with array_like=True, .* leave array_like=True out",
     Twice: "Twice cannot be a message: Multiple fields .*",
     Untyped: "Untyped cannot be a message: its field account_id has no type; annotate it",
+    SharedDefault: "SharedDefault cannot be a message: its field items has a default that may "
+    "change, .* give the field a factory= instead",
 }
 
 
@@ -705,6 +875,22 @@ class Stripped(KeyedModel):
     model_config = ConfigDict(str_strip_whitespace=True)
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+
+    class ValidatedAsBefore(KeyedModel):
+        @pydantic.validator("deposit_id")
+        @classmethod
+        def next_one(cls, value):
+            return value + 1
+
+    class RootValidated(KeyedModel):
+        @pydantic.root_validator(skip_on_failure=True)
+        @classmethod
+        def next_one(cls, values):
+            return values | {"deposit_id": values["deposit_id"] + 1}
+
+
 class EitherName(KeyedModel):
     model_config = ConfigDict(populate_by_name=True)
 
@@ -724,11 +910,21 @@ class PostInit(msgspec.Struct):
 
 
 @pytest.mark.parametrize(
-    "class_", [Validated, Limited, Stripped, EitherName, ConvertedKey, PostInit]
+    "class_",
+    [
+        *(Validated, ValidatedAsBefore, RootValidated, Limited, Stripped),
+        *(EitherName, ConvertedKey, PostInit),
+    ],
 )
 def test_the_server_takes_no_key_that_the_class_may_change(class_):
     """Such a command is read, and its class makes the key."""
     assert rules(class_) is None
+
+
+@pytest.mark.parametrize("class_", [Validated, ValidatedAsBefore, RootValidated])
+def test_validators_are_part_of_a_class_s_code(class_):
+    """Also those of Pydantic's former decorators."""
+    assert str(code_of(class_.next_one)) in str(adapter_of(class_).code(class_, code_of))
 
 
 @every_kind
@@ -786,6 +982,68 @@ def test_an_entity_that_can_be_changed_is_copied(kind):
     assert not never_changes(type(entity))
 
 
+@dataclass
+class CountingDataclass:
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __post_init__(self):
+        self.made += 1
+
+
+class CountingStruct(msgspec.Struct, dict=True):
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __post_init__(self):
+        self.made += 1
+
+
+@attrs.define
+class CountingAttrs:
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def __attrs_post_init__(self):
+        self.made += 1
+
+
+class CountingModel(BaseModel):
+    names: list[str]
+    inner: Any = None
+    made: int = 0
+
+    def model_post_init(self, _context):
+        self.made += 1
+
+
+@pytest.mark.parametrize(
+    "class_", [CountingDataclass, CountingStruct, CountingAttrs, CountingModel]
+)
+def test_a_copy_of_an_entity_is_not_made_by_its_class_again(class_):
+    """What the class does with a new instance would change the entity."""
+    entity = class_(names=["a"], inner={"a": class_(names=[])})
+    other = copied(entity)
+    assert other == entity
+    assert (other.made, other.inner["a"].made) == (1, 1)
+    other.names.append("b")
+    other.inner["a"].names.append("b")
+    assert (entity.names, entity.inner["a"].names) == (["a"], [])
+
+
+def test_a_copy_of_a_struct_holds_what_the_struct_holds():
+    """Itself, one value twice, and attributes that are no fields."""
+    entity = CountingStruct(names=["a"])
+    entity.inner, entity.same = entity, entity.names
+    other = copied(entity)
+    assert other is not entity
+    assert other.inner is other
+    assert other.same is other.names is not entity.names
+
+
 def test_a_model_with_private_attributes_can_be_changed():
     """Frozen or not, these can be set."""
     assert not never_changes(FrozenWithPrivate)
@@ -799,6 +1057,29 @@ def test_an_entity_that_would_lose_a_private_attribute_is_no_snapshot():
     loaded["purse-1"].entity._seen = 4
     loaded["purse-1"].version = 6
     assert snapshots.writing(loaded)[1] == ["purse-1"]
+
+
+def with_event(event: type) -> ProcessDeclaration:
+    """Return what a process declares that writes and reads an event."""
+    purse = Component("purse", entity=as_dataclass("Purse", total=(int, 0)), id="purse_id")
+    purse.project(event)(lambda entity, event: None)
+    purse.handle(as_dataclass("Pay", purse_id=str), key="purse_id")(
+        lambda command, entity, context: None
+    )
+    return ProcessDeclaration.of(purse)
+
+
+def test_an_event_can_be_read_under_any_of_a_field_s_names():
+    """So a member of a group that writes one of them runs beside one that writes another."""
+    by_alias = ConfigDict(populate_by_name=True)
+    former = with_event(pydantic.create_model("Paid", amount=(int, ...)))
+    renamed = with_event(
+        pydantic.create_model("Paid", __config__=by_alias, amount=(int, Field(alias="sum")))
+    )
+    stored = ProcessDeclaration.from_json(renamed.to_json())
+    assert [one.text for one in compare(stored, former)] == [
+        "handlers here write the event Paid, which it cannot read, because the event lacks amount"
+    ]
 
 
 @every_kind

@@ -127,6 +127,9 @@ class ClassAdapter(Protocol):
     def is_frozen(self, class_: Any) -> bool:
         """Return whether attributes of instances can never be set."""
 
+    def runs_code(self, class_: Any) -> bool:
+        """Return whether code of the class may check or change decoded values."""
+
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         """Return whether the class is sure to leave decoded values of these fields as they are."""
 

@@ -39,17 +39,26 @@ class AttrsAdapter:
 
         hints = typing.get_type_hints(class_, include_extras=True)
         forms = []
+        taken = {camel_case(field.alias) for field in class_.__attrs_attrs__}
         for field in class_.__attrs_attrs__:
             hint = hints.get(field.name, field.type)
             if hint is None:
                 raise UnfitClassError(f"its field {field.name} has no type; annotate it")
+            if type(field.default).__hash__ is None:
+                raise UnfitClassError(
+                    f"its field {field.name} has a default that may change, and all instances "
+                    f"would share it; give the field a factory= instead"
+                )
             is_made = isinstance(field.default, attr.Factory)  # type: ignore[arg-type]
             missing = msgspec.NODEFAULT
+            # The name that it has where the class is of another kind.
+            other = camel_case(field.name)
             forms.append(
                 FieldForm(
                     field.name,
                     camel_case(field.alias),
                     hint,
+                    aliases=() if other in taken else (other,),
                     default=missing if is_made or field.default is attr.NOTHING else field.default,
                     factory=field.default.factory if is_made else missing,
                     in_constructor=field.init,
@@ -96,6 +105,11 @@ class AttrsAdapter:
         if said is None or not said.is_frozen or hasattr(class_, "__getattr__"):
             return False
         return attributes_only(class_)
+
+    def runs_code(self, class_: Any) -> bool:
+        if any(hasattr(class_, n) for n in ("__attrs_pre_init__", "__attrs_post_init__")):
+            return True
+        return any(field.converter or field.validator for field in class_.__attrs_attrs__)
 
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         own = ("__attrs_pre_init__", "__attrs_post_init__", "__attrs_init__")

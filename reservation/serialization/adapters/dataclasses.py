@@ -85,9 +85,12 @@ class DataclassAdapter:
         parameters = vars(class_).get("__dataclass_params__")
         return parameters is not None and parameters.frozen and attributes_only(class_)
 
+    def runs_code(self, class_: Any) -> bool:
+        return hasattr(class_, "__post_init__")
+
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         del names
-        return not hasattr(class_, "__post_init__")
+        return not self.runs_code(class_)
 
     def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
         made = [code_of(factory) for factory in factories(self.forms(class_))]

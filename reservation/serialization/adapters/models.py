@@ -111,13 +111,18 @@ class ModelAdapter:
             and not caches(class_)
         )
 
+    def runs_code(self, class_: Any) -> bool:
+        del class_
+        return True  # its types may do so, too
+
     def sets_as_stored(self, class_: Any, names: Sequence[str]) -> bool:
         said = class_.__pydantic_decorators__
-        if said.model_validators or class_.__pydantic_custom_init__:
+        if said.model_validators or said.root_validators or class_.__pydantic_custom_init__:
             return False
         if class_.__pydantic_post_init__ or any(_config(class_, name) for name in _CHANGING):
             return False
-        validated = {name for one in said.field_validators.values() for name in one.info.fields}
+        validators = [*said.field_validators.values(), *said.validators.values()]
+        validated = {name for one in validators for name in one.info.fields}
         return not validated & {"*", *names} and not any(
             class_.model_fields[name].metadata for name in names
         )
@@ -125,10 +130,13 @@ class ModelAdapter:
     def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
         said = class_.__pydantic_decorators__
         validators = [*said.field_validators.items(), *said.model_validators.items()]
+        # Pydantic wraps these, so that their functions are found by their names alone.
+        deprecated = [*said.validators.items(), *said.root_validators.items()]
         metadata = {name: repr(field.metadata) for name, field in class_.model_fields.items()}
         return [
             [code_of(factory) for factory in factories(self.forms(class_))],
-            [[name, repr(one.info), code_of(one.func)] for name, one in validators],
+            [[name, repr(one.info), code_of(one.func)] for name, one in validators]
+            + [[name, repr(one.info), code_of(getattr(class_, name))] for name, one in deprecated],
             metadata,
             code_of(vars(class_).get("model_post_init")),
         ]
@@ -248,13 +256,15 @@ def _problems(error: Any, keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _reason(problem: Mapping[str, Any]) -> str:
-    from pydantic_core import core_schema
+    from pydantic_core import PydanticKnownError
 
     context = problem.get("ctx", {})
     raised = context.get("error")
     if isinstance(raised, Exception):
         return describe(raised)
-    known = problem["type"] in typing.get_args(core_schema.ErrorType)
-    if known and context.keys() <= _DECLARED:
-        return str(problem["msg"])
+    if context.keys() <= _DECLARED:
+        try:  # Pydantic's own text: a validator may give an error of the same type another one
+            return PydanticKnownError(problem["type"], context).message()
+        except (KeyError, TypeError):  # not a type of Pydantic, or not with this context
+            pass
     return f"Invalid value ({problem['type']})"
