@@ -152,6 +152,21 @@ def test_a_view_of_a_table_that_is_gone_goes_too(connection, store):
 
 
 @pytest.mark.usefixtures("both")
+def test_a_view_that_somebody_made_beside_them_stays(connection):
+    """It is named like no table of the version shown, and no new one can have its name."""
+    connection.execute("CREATE VIEW occupancy.weekly AS SELECT 1 AS week")
+    models(connection, "switch", "occupancy", "2")
+    assert len(columns(connection)) == 3
+    model = ReadModel("occupancy", version=3)
+    model.tables(lambda connection: connection.execute("CREATE TABLE weekly (w int PRIMARY KEY)"))
+    model.handle(Booked, category=BOOKINGS)(lambda event, context: None)
+    drain(connection, model)
+    refused = models(connection, "switch", "occupancy", "3", status=2)
+    assert "occupancy.weekly is not a view of the read model" in refused
+    assert connection.execute("SELECT week FROM occupancy.weekly").fetchall() == [(1,)]
+
+
+@pytest.mark.usefixtures("both")
 def test_a_version_is_removed_with_its_positions(connection, store):
     """It begins anew when it is started again; the one that is shown stays."""
     assert "switch them" in models(connection, "drop", "occupancy", "1", "--yes", status=2)
