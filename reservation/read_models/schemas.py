@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from reservation.declaration.model_version import ModelVersion, schema_of
 from reservation.declaration.table import Declared, declarations
-from reservation.errors import DeclarationError, StoreError
+from reservation.errors import DeclarationError, SchemaError, StoreError
 from reservation.postgres.error_translation import translated
 from reservation.raised import describe
 from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
@@ -95,6 +95,20 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
                 f"The schema {model.name} is in use for something else than the views of the read "
                 f"model {model.name}; rename one of them"
             )
+
+
+def check_made(connection: Connection[Any], model: ModelVersion) -> None:
+    """Refuse to fill a version whose tables were removed while its consumers were away.
+
+    They are not removed either until the end of the transaction.
+    """
+    lock_model(connection, model.name)
+    found = schema_state(connection, model.schema)
+    if found is None or found.comment != _tables_comment(model):
+        raise SchemaError(
+            f"The schema {model.schema} of version {model.version} of the read model {model.name} "
+            f"was removed meanwhile; start the version again to make it anew, or leave it out"
+        )
 
 
 def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -25,10 +26,11 @@ from tests.apps.occupancy import (
     take,
 )
 from tests.consumers.builders import decide
+from tests.consumers.test_takeovers import let_expire
 from tests.support.commands import invoke_cli
-from tests.support.consuming import members, until
-from tests.support.read_models import component
-from tests.support.started import Started
+from tests.support.consuming import hosted, members, until
+from tests.support.read_models import component, remove
+from tests.support.started import PATIENCE, Started
 from tests.support.tracing import recording
 
 
@@ -283,6 +285,37 @@ def test_tables_that_are_gone_are_not_made_anew_behind_a_position(connection, st
     connection.execute("DROP SCHEMA occupancy_1 CASCADE")
     with pytest.raises(StoreError, match="reservation models drop occupancy 1"):
         consumers.drain(one_by_one(), address(connection))
+
+
+def test_a_version_that_is_removed_while_its_process_hangs_is_not_filled(connection, store):
+    """No event becomes a dead letter, and the process ends with the way out."""
+    model, calls, go_on = ReadModel("occupancy", version=2, attempts=1), [], threading.Event()
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        calls.append(event)
+        assert go_on.wait(PATIENCE)
+        take(context, event.night, event.rooms)
+
+    consumers.drain(one_by_one(), address(connection))
+    book(store, 1, 2)
+
+    def remove_meanwhile():
+        with hosted(model, address(connection)) as thread:
+            try:
+                until(lambda: calls)
+                let_expire(connection)
+                remove(connection, 2)
+            finally:
+                go_on.set()
+            thread.join(PATIENCE)
+
+    with pytest.raises(StoreError, match="was removed meanwhile; start the version again"):
+        remove_meanwhile()
+    assert letters(connection) == []
+    consumers.drain(model, address(connection))
+    assert nights(connection, "occupancy_2") == {1: 1, 2: 1}
 
 
 def test_it_is_checked_and_shown_like_a_component(connection, store):
