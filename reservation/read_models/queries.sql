@@ -17,13 +17,14 @@ SELECT has_database_privilege(current_database(), 'CREATE'), current_database():
 SELECT EXISTS (SELECT FROM reservation.positions p WHERE p.consumer = %(consumer)s AND p.position > 0)
 
 -- name: versions
--- The versions that have tables, and whether the views show them.
+-- The versions that have tables, whether the views show them, and the categories that they read.
 SELECT made.of[1], made.of[2]::integer,
        coalesce(obj_description(v.oid, 'pg_namespace')
-                = format('Read model %%s: views of version %%s', made.of[1], made.of[2]), false)
+                = format('Read model %%s: views of version %%s', made.of[1], made.of[2]), false),
+       coalesce(made.of[3], '[]')
 FROM (
   SELECT n.nspname, regexp_match(obj_description(n.oid, 'pg_namespace'),
-                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)$') AS of
+                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)(?: from (\[.*\]))?$') AS of
   FROM pg_namespace n
 ) AS made
 LEFT JOIN pg_namespace v ON v.nspname = made.of[1]

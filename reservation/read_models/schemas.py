@@ -4,6 +4,8 @@ What they are is said in their comments, so a backup, a restore and a ``DROP SCH
 along, and there is no table of versions that could say otherwise.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from psycopg import Connection, sql
@@ -25,11 +27,13 @@ class MadeVersion(NamedTuple):
         model: the name of the read model.
         version: the number of the version.
         is_shown: whether the views show it.
+        categories: those that it reads.
     """
 
     model: str
     version: int
     is_shown: bool
+    categories: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:
@@ -53,7 +57,10 @@ def versions(connection: Connection[Any], model: str | None = None) -> list[Made
     """Return the versions that have tables, of one read model or of all."""
     with translated():
         rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
-    return [MadeVersion(*row) for row in rows]
+    return [
+        MadeVersion(model, version, shown, tuple(json.loads(categories)))
+        for model, version, shown, categories in rows
+    ]
 
 
 def lock_model(connection: Connection[Any], model: str) -> None:
@@ -72,13 +79,14 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
 
     If there is no other version, the views show it.
     """
-    model = declarations(component).model
+    model, categories = declarations(component).model, declarations(component).subscribed_categories
     if model is None:
         return
     with translated(), connection.transaction():
         lock_model(connection, model.name)
         found = schema_state(connection, model.schema)
-        if found is not None and found.comment == _tables_comment(model):
+        if _is_made(connection, model):
+            ensure_schema(connection, model.schema, _tables_comment(model, categories))
             return
         if found is not None and (found.comment or found.is_used or not found.is_own):
             raise StoreError(
@@ -87,7 +95,7 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
             )
         _refuse_position(connection, model)
         shown = schema_state(connection, model.name)
-        make(connection, model, model.schema)
+        make(connection, model, model.schema, categories)
         if shown is None or (shown.is_own and not (shown.comment or shown.is_used)):
             turn_views(connection, model.name, model.version)
         elif not (shown.comment or "").startswith(f"Read model {model.name}: views of version "):
@@ -103,17 +111,18 @@ def check_made(connection: Connection[Any], model: ModelVersion) -> None:
     They are not removed either until the end of the transaction.
     """
     lock_model(connection, model.name)
-    found = schema_state(connection, model.schema)
-    if found is None or found.comment != _tables_comment(model):
+    if not _is_made(connection, model):
         raise SchemaError(
             f"The schema {model.schema} of version {model.version} of the read model {model.name} "
             f"was removed meanwhile; start the version again to make it anew, or leave it out"
         )
 
 
-def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
+def make(
+    connection: Connection[Any], model: ModelVersion, schema: str, categories: Sequence[str] = ()
+) -> None:
     """Make a schema and the tables of a version in it, in the current transaction."""
-    ensure_schema(connection, schema, _tables_comment(model))
+    ensure_schema(connection, schema, _tables_comment(model, categories))
     ((path,),) = connection.execute(QUERIES["path"]).fetchall()
     enter(connection, schema, locally=True)
     what = f"{model.name}: the function that makes the tables of version {model.version}"
@@ -156,8 +165,13 @@ def drop(connection: Connection[Any], schema: str) -> None:
         execute(connection, "drop_schema", schema=sql.Identifier(schema))
 
 
-def _tables_comment(model: ModelVersion) -> str:
-    return f"Read model {model.name}: tables of version {model.version}"
+def _is_made(connection: Connection[Any], model: ModelVersion) -> bool:
+    return model.schema in {made.schema for made in versions(connection, model.name)}
+
+
+def _tables_comment(model: ModelVersion, categories: Sequence[str]) -> str:
+    of = f" from {json.dumps(sorted(categories))}" if categories else ""
+    return f"Read model {model.name}: tables of version {model.version}{of}"
 
 
 def _refuse_position(connection: Connection[Any], model: ModelVersion) -> None:

@@ -57,7 +57,7 @@ def _shown(connection: Connection[Any], model: str) -> set[str]:
     rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
     return {
         name
-        for _, version, is_shown in rows
+        for _, version, is_shown, _ in rows
         if is_shown
         for name in _relations(connection, schema_of(model, version))
     }

@@ -9,11 +9,21 @@ from jsonschema import Draft202012Validator
 import consumers
 from reservation import ReadModel
 from tests.apps.bank import address
-from tests.apps.occupancy import BOOKINGS, FIRST, ROOT, Booked, book, by_sets, nights, one_by_one
+from tests.apps.occupancy import (
+    BOOKINGS,
+    FIRST,
+    ROOT,
+    Booked,
+    Cancelled,
+    book,
+    by_sets,
+    nights,
+    one_by_one,
+)
 from tests.consumers.builders import decide
 from tests.support.commands import invoke_cli
-from tests.support.consuming import hosted
-from tests.support.read_models import looks
+from tests.support.consuming import hosted, running, until
+from tests.support.read_models import component, looks, prepare
 
 
 def models(connection, *arguments, status=0):
@@ -104,6 +114,40 @@ def test_a_version_that_lags_is_not_shown(connection, store):
     assert "lags by 5 messages" in models(connection, "switch", "occupancy", "2", status=2)
     with hosted(by_sets(), address(connection)):
         assert models(connection, "switch", "occupancy", "2")["switched"] is True
+
+
+def test_a_version_must_be_run_on_each_of_its_categories(connection, store):
+    """And is compared with the one shown category by category."""
+    old, new = by_sets(1), by_sets(2)
+    for model in (old, new):
+        model.handle_many(Cancelled, category="refund")(lambda events, context: None)
+        prepare(connection, model)
+    at = address(connection)
+    book(store, 1, 1, 2)
+    with running(component(new), at, BOOKINGS):
+        until(lambda: nights(connection, "occupancy_2") == {1: 2, 2: 1})
+    refused = models(connection, "switch", "occupancy", "2", status=2)
+    assert "was never run on refund; start it first" in refused
+    assert models(connection, "list")["versions"][1]["lagMessages"] == 0
+    drain(connection, old, new)
+    store.write(Cancelled("b", 1), "refund-1")
+    book(store, 3, booking="b")
+    with running(component(old), at, "refund"), running(component(new), at, BOOKINGS):
+        until(lambda: position(connection, "refund") == position(connection, BOOKINGS) - 1 == 4)
+    lags = [one["lagMessages"] for one in models(connection, "list")["versions"]]
+    assert lags == [1, 1]
+    refused = models(connection, "switch", "occupancy", "2", status=2)
+    assert "lags by 1 messages of refund" in refused
+    drain(connection, new)
+    assert models(connection, "switch", "occupancy", "2")["switched"] is True
+
+
+def position(connection, category):
+    """Return how far the version is that is furthest in a category."""
+    ((reached,),) = connection.execute(
+        "SELECT max(position) FROM reservation.positions WHERE category = %s", [category]
+    ).fetchall()
+    return reached
 
 
 @pytest.mark.usefixtures("both")
