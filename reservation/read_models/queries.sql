@@ -114,7 +114,7 @@ DROP SCHEMA {schema} CASCADE
 
 -- name: shows
 -- Whether the consumers of the version that the views show have handled what is stored up to a position,
--- and the message there is no dead letter.
+-- and none of it is an open dead letter.
 WITH given AS (
   SELECT %s::text AS model, %s::text AS declared, %s::text[] AS categories, %s::bigint AS "position"
 ), shown AS (
@@ -141,6 +141,6 @@ SELECT coalesce(bool_and(CASE
       p.category, p.position + 1, p.until, 1, ARRAY[p.partition], p.partitions, NULL, NULL))
   END), false) AND NOT EXISTS (
     SELECT FROM reservation.dead_letters d
-    JOIN shown s ON s.consumer = d.consumer AND s.position = d.global_position
+    JOIN shown s ON s.consumer = d.consumer AND d.global_position <= s.position
     WHERE d.state IN ('waiting', 'parked', 'dead'))
 FROM parts p

@@ -86,7 +86,9 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
         lock_model(connection, model.name)
         found = schema_state(connection, model.schema)
         if _is_made(connection, model):
-            ensure_schema(connection, model.schema, _tables_comment(model, categories))
+            comment = _tables_comment(model, categories)
+            if found is not None and found.comment != comment:
+                ensure_schema(connection, model.schema, comment)
             return
         if found is not None and (found.comment or found.is_used or not found.is_own):
             raise StoreError(
