@@ -17,7 +17,7 @@ from reservation.errors import DeclarationError, SchemaError, StoreError
 from reservation.postgres.error_translation import translated
 from reservation.raised import describe
 from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
-from reservation.read_models.views import turn_views
+from reservation.read_models.views import turn_views, views_comment
 
 
 class MadeVersion(NamedTuple):
@@ -77,7 +77,7 @@ def enter(connection: Connection[Any], schema: str, *, locally: bool = False) ->
 def prepare(connection: Connection[Any], component: Declared) -> None:
     """Make the schema and the tables of a read model's version, once; nothing for a component.
 
-    If there is no other version, the views show it.
+    The views show it if they did before, or there is no other version.
     """
     model, categories = declarations(component).model, declarations(component).subscribed_categories
     if model is None:
@@ -98,7 +98,12 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
         _refuse_position(connection, model)
         shown = schema_state(connection, model.name)
         make(connection, model, model.schema, categories)
-        if shown is None or (shown.is_own and not (shown.comment or shown.is_used)):
+        if (
+            shown is None
+            or (shown.is_own and not (shown.comment or shown.is_used))
+            # Then they went with its tables.
+            or shown.comment == views_comment(model.name, model.version)
+        ):
             turn_views(connection, model.name, model.version)
         elif not (shown.comment or "").startswith(f"Read model {model.name}: views of version "):
             raise StoreError(

@@ -32,13 +32,18 @@ class _Relation:
         return [*self.columns, *(name for name in table.columns if name not in self.columns)]
 
 
+def views_comment(model: str, version: int) -> str:
+    """Return the comment of the schema of views that show a version."""
+    return f"Read model {model}: views of version {version}"
+
+
 def turn_views(connection: Connection[Any], model: str, version: int) -> None:
     """Let the views show a version, in the current transaction; rights on them stay.
 
     Views without a table in either version are not those of the read model, and stay too.
     """
     before = _shown(connection, model)
-    ensure_schema(connection, model, f"Read model {model}: views of version {version}")
+    ensure_schema(connection, model, views_comment(model, version))
     views, tables = _relations(connection, model), _relations(connection, schema_of(model, version))
     for name, table in tables.items():
         if name in views and (name not in before or views[name].kind != "v"):
