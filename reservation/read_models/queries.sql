@@ -48,13 +48,17 @@ CREATE SCHEMA {schema}
 COMMENT ON SCHEMA {schema} IS {text}
 
 -- name: tables
--- The tables of a schema, without partitions, and the columns of their primary keys.
+-- The tables of a schema, without partitions, the columns of their primary keys, and all columns.
 SELECT c.relname::text, coalesce((
          SELECT array_agg(a.attname::text ORDER BY k.n)
          FROM pg_index i
          CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-         WHERE i.indrelid = c.oid AND i.indisprimary), '{}') AS key
+         WHERE i.indrelid = c.oid AND i.indisprimary), '{}') AS key,
+       ARRAY(
+         SELECT a.attname::text FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         ORDER BY a.attnum) AS columns
 FROM pg_class c
 WHERE c.relnamespace = to_regnamespace(quote_ident(%(schema)s))
   AND c.relkind IN ('r', 'p') AND NOT c.relispartition

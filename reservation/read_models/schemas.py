@@ -47,10 +47,12 @@ class Table(NamedTuple):
     Attributes:
         name: its name.
         key: the columns of its primary key.
+        columns: all columns.
     """
 
     name: str
     key: list[str]
+    columns: list[str]
 
 
 def versions(connection: Connection[Any], model: str | None = None) -> list[MadeVersion]:
