@@ -35,6 +35,10 @@ ORDER BY made.of[1], made.of[2]::integer
 -- name: enter
 SELECT set_config('search_path', quote_ident(%(schema)s), %(locally)s)
 
+-- name: still_entered
+-- An error where the search path is not that of the version any more, so that nothing is committed.
+SELECT 1 / (current_setting('search_path') = quote_ident(%(schema)s::text))::integer
+
 -- name: path
 SELECT current_setting('search_path')
 

@@ -8,13 +8,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import Connection, sql
 from psycopg.pq import TransactionStatus
 
 from reservation.declaration.model_version import ModelVersion, schema_of
 from reservation.declaration.table import Declared, declarations
-from reservation.errors import DeclarationError, SchemaError, StoreError
+from reservation.errors import DeclarationError, MessageError, SchemaError, StoreError
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange.request import Request
 from reservation.raised import describe
 from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
 from reservation.read_models.views import turn_views, views_comment
@@ -74,6 +76,23 @@ def enter(connection: Connection[Any], schema: str, *, locally: bool = False) ->
     """Set the search path to a version's schema, for the session or the transaction."""
     with translated():
         connection.execute(QUERIES["enter"], {"schema": schema, "locally": locally})
+
+
+def still_entered(schema: str) -> Request:
+    """Return the request that fails where a handler left another search path behind.
+
+    It belongs before the commit, because the next handler would find other tables.
+    """
+
+    def failed(error: psycopg.Error) -> Exception:
+        if not isinstance(error, psycopg.errors.DivisionByZero):
+            return error
+        return MessageError(
+            f"A handler of {schema} left another search_path behind; qualify the names of what is "
+            f"elsewhere, and leave the search_path as it is"
+        )
+
+    return Request(QUERIES["still_entered"], {"schema": schema}, failed=failed)
 
 
 def prepare(connection: Connection[Any], component: Declared) -> None:

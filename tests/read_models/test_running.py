@@ -158,6 +158,36 @@ def test_what_a_handler_returns_is_refused(connection, store):
     assert [state for _, _, state in letters(connection)] == ["dead"]
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("local", [True, False])
+def test_a_search_path_that_a_handler_leaves_behind_is_refused(connection, store, size, local):
+    """The handlers of other messages find the tables of the version, in each batch and after."""
+    connection.execute("CREATE SCHEMA other")
+    make_nights(connection)
+    connection.execute("ALTER TABLE nights SET SCHEMA other")
+    model = ReadModel("occupancy", version=1, attempts=1)
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        take(context, event.night, event.rooms)
+        if event.night == 2:
+            context.connection.execute("SELECT set_config('search_path', 'other', %s)", [local])
+
+    book(store, 1, 2, 3)
+    consumers.drain(model, address(connection), batch_size=size)
+    assert nights(connection) == {1: 1, 3: 1}
+    assert nights(connection, "other") == {}
+    assert letters(connection) == [("occupancy_1", "booking-b2x1", "dead")]
+    ((error,),) = connection.execute("SELECT error FROM reservation.dead_letters").fetchall()
+    assert "left another search_path behind" in error
+    decide(connection, "retry", "--all")
+    consumers.drain(model, address(connection), batch_size=size)
+    book(store, 4, booking="later")
+    consumers.drain(model, address(connection), batch_size=size)
+    assert nights(connection) == {1: 1, 3: 1, 4: 1}
+
+
 def test_a_lost_race_is_run_again_and_changes_rows_once(connection, store):
     """The batch is rolled back with all that its handlers did."""
     model, calls = ReadModel("occupancy", version=1), []
