@@ -76,7 +76,7 @@ def _progress(one: VersionStatus, *, with_bars: bool) -> RenderableType:
 
 
 def _lag(one: VersionStatus) -> str:
-    if not one.partitions:
+    if len(one.never_run) == len(one.lags):
         return "never run"
     return f"{one.lag:,}{'+' if one.at_least else ''}"
 

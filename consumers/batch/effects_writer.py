@@ -10,6 +10,7 @@ from consumers.calls.blame import blamed
 from consumers.effects.effects import Effects
 from consumers.handling.redelivery import refuse_taken_ids
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (
     ExpectedVersionError,
@@ -26,6 +27,7 @@ from reservation.postgres.exchange.exchange import exchange
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.postgres.sqlstates import REWRITTEN, is_condition
+from reservation.read_models.schemas import still_entered
 from reservation.store.client import MessageStore
 from reservation.store.statements import lock_categories
 from reservation.store.writing.batch import WriteBatch, portions
@@ -70,12 +72,17 @@ class EffectsWriter:
                 if effects.reservations or effects.reissued:
                     self._copying.run(effects, requests)
                     requests = []
-                requests = [*requests, *self._records(effects), *last()]
+                requests = [*requests, *self._records(effects), *last(), *self._checks()]
                 exchange(connection, requests, commits=commits, meanwhile=meanwhile)
         except (ExpectedVersionError, MessageIdConflictError) as error:
             if recheck:
                 _blame(error, effects, messages)
             raise
+
+    def _checks(self) -> list[Request]:
+        """Return what makes sure that handlers left the session as the next ones need it."""
+        model = declarations(self._context.component).model
+        return [] if model is None else [still_entered(model.schema)]
 
     def _locks(self, effects: Effects, *, recheck: bool) -> list[Request]:
         """Return the requests for the locks that are needed before the first write.

@@ -22,10 +22,12 @@ from consumers.group.heartbeat import Heartbeat, Lease
 from consumers.group.positions import HeldPartition, HeldPartitions
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session, process_name
+from reservation.declaration.model_version import ModelVersion
 from reservation.errors import GroupError, StoreReplacedError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
+from reservation.read_models.schemas import check_made
 
 # Seconds after which a member that did not renew its lease counts as gone.
 LEASE = 3.0
@@ -67,9 +69,10 @@ class Membership:
         log: Log,
         declaration: ProcessDeclaration | None = None,
         heartbeat: Heartbeat | None = None,
+        model: ModelVersion | None = None,
     ) -> None:
         self._consumer = consumer
-        self._declaration = declaration
+        self._declaration, self._model = declaration, model
         self._category = category
         self._partitions = partitions
         self._worker = worker
@@ -123,6 +126,8 @@ class Membership:
         """Become a member, on a new connection; what the process held on another is kept."""
         stopped = []
         with translated(), connection.transaction():
+            if self._model is not None:
+                check_made(connection, self._model)
             if self._declaration is not None:
                 join_beside(connection, self._consumer, self._declaration, self._member)
             member, self._size = connection.execute(

@@ -94,6 +94,7 @@ class Consumer:
             self._log,
             ProcessDeclaration.of(component),
             heartbeat,
+            declarations(component).model,
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._recurring = RecurringCommands(component, category, self._log, self._beat)

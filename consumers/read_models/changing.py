@@ -1,6 +1,7 @@
 """Switching the views of a read model to another version, and removing a version."""
 
 import time
+from collections import Counter
 from typing import Any
 
 from psycopg import Connection
@@ -10,6 +11,7 @@ from consumers.group.inspection.status import limit_planner
 from consumers.group.retiring import retire
 from consumers.read_models.progress import VersionStatus, look
 from reservation.errors import StoreError
+from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.read_models.schemas import MadeVersion, drop, lock_model, versions
@@ -29,7 +31,7 @@ def switch(
 ) -> bool:
     """Let the views show another version, in one transaction; return whether they did not yet.
 
-    The version must have no open letters, and be as far as the one that they show.
+    The version must have no open letters, and be as far as the one that they show in each category.
     """
     until = time.monotonic() + within
     while True:
@@ -47,9 +49,10 @@ def switch(
             if problem is None:
                 turn_views(connection, model, version)
                 return True
-        if found[version].open_letters or found[version].lag > MOST_BEHIND:
+        status = found[version]
+        if status.open_letters or max(status.lags.values(), default=0) > MOST_BEHIND:
             raise StoreError(problem)
-        if not found[version].partitions or time.monotonic() >= until:
+        if status.never_run or not status.partitions or time.monotonic() >= until:
             raise StoreError(problem)
         time.sleep(PAUSE)
 
@@ -100,18 +103,20 @@ def _problem(status: VersionStatus, shown: VersionStatus | None) -> str | None:
     """Return why the views cannot show a version; None if they can."""
     made = status.made
     which = f"Version {made.version} of {made.model}"
-    if not status.partitions:
-        return f"{which} was never run; start it first"
+    if status.never_run or not status.partitions:
+        of = f" on {', '.join(map(printable, status.never_run))}" if status.never_run else ""
+        return f"{which} was never run{of}; start it first"
     if status.open_letters:
         return (
             f"{which} has dead letters that are open, {status.open_letters:,} in all, so their "
             f"messages are not in its rows; retry or discard them first"
         )
-    level = 0 if shown is None or not shown.partitions else shown.lag
-    if status.at_least or status.lag > min(level, MOST_BEHIND):
-        more = "+" if status.at_least else ""
-        return (
-            f"{which} lags by {status.lag:,}{more} messages; let it run until it has caught up, as "
-            f"`reservation models list` shows"
-        )
+    level = Counter() if shown is None else shown.lags
+    for category, lag in status.lags.items():
+        if status.at_least or lag > min(level[category], MOST_BEHIND):
+            more = "+" if status.at_least else ""
+            return (
+                f"{which} lags by {lag:,}{more} messages of {printable(category)}; let it run "
+                f"until it has caught up, as `reservation models list` shows"
+            )
     return None

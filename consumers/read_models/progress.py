@@ -1,6 +1,7 @@
 """How far the versions of read models are: their share, rate, time left and dead letters."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class VersionStatus:
 
     Attributes:
         made: the version.
-        partitions: the status of each partition of what it reads; none if it was never run.
+        partitions: the status of each partition of what it reads, also where it was never run.
         share: how much of the global positions of its categories it has passed, from 0 to 1.
         rate: how many messages it handles in a second; None if it is not behind.
         left: how many seconds it needs to the end at this rate; None if it is not behind, or does
@@ -38,9 +39,22 @@ class VersionStatus:
     left: float | None = None
 
     @property
+    def lags(self) -> Counter[str]:
+        """How many messages of each category it has not handled, as far as they were counted."""
+        counts: Counter[str] = Counter()
+        for one in self.partitions:
+            counts[one.stored.category] += one.lag.messages
+        return counts
+
+    @property
     def lag(self) -> int:
         """How many messages it has not handled, as far as they were counted."""
-        return sum(one.lag.messages for one in self.partitions)
+        return self.lags.total()
+
+    @property
+    def never_run(self) -> Sequence[str]:
+        """The categories of which it has no position yet."""
+        return [one.stored.category for one in self.partitions if one.stored.updated_at is None]
 
     @property
     def at_least(self) -> bool:
@@ -84,6 +98,14 @@ def look(connection: Connection[Any], model: str | None = None) -> list[VersionS
     for rows in groups(connection, None):
         if rows[0].consumer in stored:
             stored[rows[0].consumer].append(rows)
+    never_run = [
+        (schema, category)
+        for schema, found in stored.items()
+        for category in made[schema].categories
+        if category not in {rows[0].category for rows in found}
+    ]
+    for rows in groups(connection, never_run):
+        stored[rows[0].consumer].append(rows)
     return [_status(connection, made[schema], found) for schema, found in stored.items()]
 
 
@@ -96,8 +118,9 @@ def _status(
         _, first = _between(connection, one.stored.category, one.head, one.head)
         whole += max(one.head - first + 1, 0) if one.head else 0
         passed += max(min(one.stored.position, one.head) - first + 1, 0) if one.head else 0
-    share = passed / whole if whole else float(bool(partitions))
-    if partitions and not any(one.lag.messages or one.lag.at_least for one in partitions):
+    was_run = any(one.stored.updated_at is not None for one in partitions)
+    share = passed / whole if whole else float(was_run)
+    if was_run and not any(one.lag.messages or one.lag.at_least for one in partitions):
         share = 1.0
     return VersionStatus(made, partitions, share)
 

@@ -23,9 +23,11 @@ SELECT EXISTS (SELECT FROM reservation.groups WHERE consumer = %(consumer)s)
 SELECT count(*) FROM {table}
 
 -- name: differences
--- The rows that are not the same in two tables, found by their keys; NULL for a row that one lacks.
-SELECT to_jsonb(live)::text, to_jsonb(rebuilt)::text
+-- The rows that are not the same in two tables, found by their keys; NULL for a row that one lacks. As
+-- JSON, because a type that the tables came with is another one in each schema. In JSON a column without
+-- a value is as one with the null of JSON, so which are without is compared too.
+SELECT to_jsonb(live.*)::text, to_jsonb(rebuilt.*)::text, {live_nulls}, {rebuilt_nulls}
 FROM {live} AS live
-FULL JOIN {rebuilt} AS rebuilt USING ({key})
-WHERE to_jsonb(live) IS DISTINCT FROM to_jsonb(rebuilt)
+FULL JOIN {rebuilt} AS rebuilt ON {same_key}
+WHERE (to_jsonb(live.*), {live_nulls}) IS DISTINCT FROM (to_jsonb(rebuilt.*), {rebuilt_nulls})
 ORDER BY {key}

@@ -115,7 +115,7 @@ def verify(connection: Connection[Any], component: Component[Any]) -> Verificati
             model.schema,
             rebuilt,
             [
-                _compare(connection, model.schema, rebuilt.schema, made[name])
+                _compare(connection, model.schema, rebuilt.schema, live[name], made[name])
                 for name in sorted(live.keys() & made)
             ],
             sorted(made.keys() - live),
@@ -126,16 +126,22 @@ def verify(connection: Connection[Any], component: Component[Any]) -> Verificati
     return verification
 
 
-def _compare(connection: Connection[Any], live: str, made: str, table: Table) -> TableComparison:
-    names = {
+def _compare(
+    connection: Connection[Any], live: str, made: str, before: Table, table: Table
+) -> TableComparison:
+    columns = [name for name in table.columns if name in before.columns]
+    names: dict[str, sql.Composable] = {
         "live": sql.Identifier(live, table.name),
         "rebuilt": sql.Identifier(made, table.name),
-        "key": sql.SQL(", ").join(map(sql.Identifier, table.key)),
+        "same_key": sql.SQL(" AND ").join(map(_same, table.key)),
+        "key": sql.SQL(", ").join(map(_either, table.key)),
+        "live_nulls": _nulls("live", columns),
+        "rebuilt_nulls": _nulls("rebuilt", columns),
     }
     count = sql.SQL(_QUERIES["count"].decode()).format(table=names["live"])
     ((rows,),) = connection.execute(count).fetchall()
     found = TableComparison(table.name, rows)
-    for one in _differences(connection, names, table):
+    for one in _differences(connection, names, table, columns):
         found.counts[one.kind] += 1
         if len(found.named) < MOST_NAMED:
             found.named.append(one)
@@ -143,20 +149,41 @@ def _compare(connection: Connection[Any], live: str, made: str, table: Table) ->
 
 
 def _differences(
-    connection: Connection[Any], names: Mapping[str, sql.Composable], table: Table
+    connection: Connection[Any],
+    names: Mapping[str, sql.Composable],
+    table: Table,
+    columns: Sequence[str],
 ) -> Iterator[DifferingRow]:
     query = sql.SQL(_QUERIES["differences"].decode()).format(**names)
     with connection.cursor("differences") as cursor:
         cursor.itersize = _AT_ONCE
         cursor.execute(query)
-        for texts in cursor:
+        for *texts, live_nulls, made_nulls in cursor:
             live, made = (None if text is None else _row(text) for text in texts)
             if live is None or made is None:
                 row, kind = (made, "missing") if live is None else (live, "unexpected")
                 yield DifferingRow(_key(table, row or {}), kind)
                 continue
-            fields = [name for name in sorted({*live, *made}) if live.get(name) != made.get(name)]
-            yield DifferingRow(_key(table, live), "differing", fields)
+            fields = {name for name in {*live, *made} if live.get(name) != made.get(name)}
+            nulls = zip(columns, live_nulls, made_nulls, strict=True)
+            fields.update(name for name, before, after in nulls if before != after)
+            yield DifferingRow(_key(table, live), "differing", sorted(fields))
+
+
+def _same(column: str) -> sql.Composable:
+    live, made = sql.Identifier("live", column), sql.Identifier("rebuilt", column)
+    return sql.SQL("to_jsonb({}) = to_jsonb({})").format(live, made)
+
+
+def _either(column: str) -> sql.Composable:
+    live, made = sql.Identifier("live", column), sql.Identifier("rebuilt", column)
+    return sql.SQL("coalesce(to_jsonb({}), to_jsonb({}))").format(live, made)
+
+
+def _nulls(table: str, columns: Sequence[str]) -> sql.Composable:
+    """Return an array that says which columns have no value, also where that is a composite one."""
+    each = (sql.SQL("num_nulls({})").format(sql.Identifier(table, name)) for name in columns)
+    return sql.SQL("ARRAY[{}]::integer[]").format(sql.SQL(", ").join(each))
 
 
 def _row(text: str) -> dict[str, Any]:

@@ -17,13 +17,14 @@ SELECT has_database_privilege(current_database(), 'CREATE'), current_database():
 SELECT EXISTS (SELECT FROM reservation.positions p WHERE p.consumer = %(consumer)s AND p.position > 0)
 
 -- name: versions
--- The versions that have tables, and whether the views show them.
+-- The versions that have tables, whether the views show them, and the categories that they read.
 SELECT made.of[1], made.of[2]::integer,
        coalesce(obj_description(v.oid, 'pg_namespace')
-                = format('Read model %%s: views of version %%s', made.of[1], made.of[2]), false)
+                = format('Read model %%s: views of version %%s', made.of[1], made.of[2]), false),
+       coalesce(made.of[3], '[]')
 FROM (
   SELECT n.nspname, regexp_match(obj_description(n.oid, 'pg_namespace'),
-                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)$') AS of
+                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)(?: from (\[.*\]))?$') AS of
   FROM pg_namespace n
 ) AS made
 LEFT JOIN pg_namespace v ON v.nspname = made.of[1]
@@ -33,6 +34,10 @@ ORDER BY made.of[1], made.of[2]::integer
 
 -- name: enter
 SELECT set_config('search_path', quote_ident(%(schema)s), %(locally)s)
+
+-- name: still_entered
+-- An error where the search path is not that of the version any more, so that nothing is committed.
+SELECT 1 / (current_setting('search_path') = quote_ident(%(schema)s::text))::integer
 
 -- name: path
 SELECT current_setting('search_path')
@@ -47,13 +52,17 @@ CREATE SCHEMA {schema}
 COMMENT ON SCHEMA {schema} IS {text}
 
 -- name: tables
--- The tables of a schema, without partitions, and the columns of their primary keys.
+-- The tables of a schema, without partitions, the columns of their primary keys, and all columns.
 SELECT c.relname::text, coalesce((
          SELECT array_agg(a.attname::text ORDER BY k.n)
          FROM pg_index i
          CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-         WHERE i.indrelid = c.oid AND i.indisprimary), '{}') AS key
+         WHERE i.indrelid = c.oid AND i.indisprimary), '{}') AS key,
+       ARRAY(
+         SELECT a.attname::text FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         ORDER BY a.attnum) AS columns
 FROM pg_class c
 WHERE c.relnamespace = to_regnamespace(quote_ident(%(schema)s))
   AND c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -113,7 +122,7 @@ DROP SCHEMA {schema} CASCADE
 
 -- name: shows
 -- Whether the consumers of the version that the views show have handled what is stored up to a position,
--- and the message there is no dead letter.
+-- and none of it is an open dead letter.
 WITH given AS (
   SELECT %s::text AS model, %s::text AS declared, %s::text[] AS categories, %s::bigint AS "position"
 ), shown AS (
@@ -140,6 +149,6 @@ SELECT coalesce(bool_and(CASE
       p.category, p.position + 1, p.until, 1, ARRAY[p.partition], p.partitions, NULL, NULL))
   END), false) AND NOT EXISTS (
     SELECT FROM reservation.dead_letters d
-    JOIN shown s ON s.consumer = d.consumer AND s.position = d.global_position
+    JOIN shown s ON s.consumer = d.consumer AND d.global_position <= s.position
     WHERE d.state IN ('waiting', 'parked', 'dead'))
 FROM parts p

@@ -201,8 +201,8 @@ class ReadModel:
             timeout: how long to wait at most, in seconds.
 
         Returns:
-            Whether they show it; False once the time is over, also where the event at the position
-            is a dead letter.
+            Whether they show it; False once the time is over, also where an event up to the
+            position is an open dead letter.
 
         Raises:
             MissingRightError: the role may not read positions.

@@ -4,18 +4,22 @@ What they are is said in their comments, so a backup, a restore and a ``DROP SCH
 along, and there is no table of versions that could say otherwise.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import psycopg
 from psycopg import Connection, sql
 from psycopg.pq import TransactionStatus
 
 from reservation.declaration.model_version import ModelVersion, schema_of
 from reservation.declaration.table import Declared, declarations
-from reservation.errors import DeclarationError, StoreError
+from reservation.errors import DeclarationError, MessageError, SchemaError, StoreError
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange.request import Request
 from reservation.raised import describe
 from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
-from reservation.read_models.views import turn_views
+from reservation.read_models.views import turn_views, views_comment
 
 
 class MadeVersion(NamedTuple):
@@ -25,11 +29,13 @@ class MadeVersion(NamedTuple):
         model: the name of the read model.
         version: the number of the version.
         is_shown: whether the views show it.
+        categories: those that it reads.
     """
 
     model: str
     version: int
     is_shown: bool
+    categories: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:
@@ -43,17 +49,22 @@ class Table(NamedTuple):
     Attributes:
         name: its name.
         key: the columns of its primary key.
+        columns: all columns.
     """
 
     name: str
     key: list[str]
+    columns: list[str]
 
 
 def versions(connection: Connection[Any], model: str | None = None) -> list[MadeVersion]:
     """Return the versions that have tables, of one read model or of all."""
     with translated():
         rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
-    return [MadeVersion(*row) for row in rows]
+    return [
+        MadeVersion(model, version, shown, tuple(json.loads(categories)))
+        for model, version, shown, categories in rows
+    ]
 
 
 def lock_model(connection: Connection[Any], model: str) -> None:
@@ -67,18 +78,38 @@ def enter(connection: Connection[Any], schema: str, *, locally: bool = False) ->
         connection.execute(QUERIES["enter"], {"schema": schema, "locally": locally})
 
 
+def still_entered(schema: str) -> Request:
+    """Return the request that fails where a handler left another search path behind.
+
+    It belongs before the commit, because the next handler would find other tables.
+    """
+
+    def failed(error: psycopg.Error) -> Exception:
+        if not isinstance(error, psycopg.errors.DivisionByZero):
+            return error
+        return MessageError(
+            f"A handler of {schema} left another search_path behind; qualify the names of what is "
+            f"elsewhere, and leave the search_path as it is"
+        )
+
+    return Request(QUERIES["still_entered"], {"schema": schema}, failed=failed)
+
+
 def prepare(connection: Connection[Any], component: Declared) -> None:
     """Make the schema and the tables of a read model's version, once; nothing for a component.
 
-    If there is no other version, the views show it.
+    The views show it if they did before, or there is no other version.
     """
-    model = declarations(component).model
+    model, categories = declarations(component).model, declarations(component).subscribed_categories
     if model is None:
         return
     with translated(), connection.transaction():
         lock_model(connection, model.name)
         found = schema_state(connection, model.schema)
-        if found is not None and found.comment == _tables_comment(model):
+        if _is_made(connection, model):
+            comment = _tables_comment(model, categories)
+            if found is not None and found.comment != comment:
+                ensure_schema(connection, model.schema, comment)
             return
         if found is not None and (found.comment or found.is_used or not found.is_own):
             raise StoreError(
@@ -87,8 +118,13 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
             )
         _refuse_position(connection, model)
         shown = schema_state(connection, model.name)
-        make(connection, model, model.schema)
-        if shown is None or (shown.is_own and not (shown.comment or shown.is_used)):
+        make(connection, model, model.schema, categories)
+        if (
+            shown is None
+            or (shown.is_own and not (shown.comment or shown.is_used))
+            # Then they went with its tables.
+            or shown.comment == views_comment(model.name, model.version)
+        ):
             turn_views(connection, model.name, model.version)
         elif not (shown.comment or "").startswith(f"Read model {model.name}: views of version "):
             raise StoreError(
@@ -97,9 +133,24 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
             )
 
 
-def make(connection: Connection[Any], model: ModelVersion, schema: str) -> None:
+def check_made(connection: Connection[Any], model: ModelVersion) -> None:
+    """Refuse to fill a version whose tables were removed while its consumers were away.
+
+    They are not removed either until the end of the transaction.
+    """
+    lock_model(connection, model.name)
+    if not _is_made(connection, model):
+        raise SchemaError(
+            f"The schema {model.schema} of version {model.version} of the read model {model.name} "
+            f"was removed meanwhile; start the version again to make it anew, or leave it out"
+        )
+
+
+def make(
+    connection: Connection[Any], model: ModelVersion, schema: str, categories: Sequence[str] = ()
+) -> None:
     """Make a schema and the tables of a version in it, in the current transaction."""
-    ensure_schema(connection, schema, _tables_comment(model))
+    ensure_schema(connection, schema, _tables_comment(model, categories))
     ((path,),) = connection.execute(QUERIES["path"]).fetchall()
     enter(connection, schema, locally=True)
     what = f"{model.name}: the function that makes the tables of version {model.version}"
@@ -142,8 +193,13 @@ def drop(connection: Connection[Any], schema: str) -> None:
         execute(connection, "drop_schema", schema=sql.Identifier(schema))
 
 
-def _tables_comment(model: ModelVersion) -> str:
-    return f"Read model {model.name}: tables of version {model.version}"
+def _is_made(connection: Connection[Any], model: ModelVersion) -> bool:
+    return model.schema in {made.schema for made in versions(connection, model.name)}
+
+
+def _tables_comment(model: ModelVersion, categories: Sequence[str]) -> str:
+    of = f" from {json.dumps(sorted(categories))}" if categories else ""
+    return f"Read model {model.name}: tables of version {model.version}{of}"
 
 
 def _refuse_position(connection: Connection[Any], model: ModelVersion) -> None:

@@ -32,15 +32,40 @@ class _Relation:
         return [*self.columns, *(name for name in table.columns if name not in self.columns)]
 
 
+def views_comment(model: str, version: int) -> str:
+    """Return the comment of the schema of views that show a version."""
+    return f"Read model {model}: views of version {version}"
+
+
 def turn_views(connection: Connection[Any], model: str, version: int) -> None:
-    """Let the views show a version, in the current transaction; rights on them stay."""
-    ensure_schema(connection, model, f"Read model {model}: views of version {version}")
+    """Let the views show a version, in the current transaction; rights on them stay.
+
+    Views without a table in either version are not those of the read model, and stay too.
+    """
+    before = _shown(connection, model)
+    ensure_schema(connection, model, views_comment(model, version))
     views, tables = _relations(connection, model), _relations(connection, schema_of(model, version))
     for name, table in tables.items():
+        if name in views and (name not in before or views[name].kind != "v"):
+            raise StoreError(
+                f"{model}.{name} is not a view of the read model; rename it, or the table of that "
+                f"name"
+            )
         _turn(connection, (model, name), (schema_of(model, version), name), views.get(name), table)
-    for name, view in views.items():
-        if name not in tables and view.kind == "v":
+    for name in sorted(before - tables.keys()):
+        if name in views and views[name].kind == "v":
             _drop(connection, (model, name))
+
+
+def _shown(connection: Connection[Any], model: str) -> set[str]:
+    """Return the names in the version that the views show; none if it is gone with its views."""
+    rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
+    return {
+        name
+        for _, version, is_shown, _ in rows
+        if is_shown
+        for name in _relations(connection, schema_of(model, version))
+    }
 
 
 def _turn(
@@ -53,8 +78,6 @@ def _turn(
     if before is None:
         _create(connection, view, table, after.columns, [])
         return
-    if before.kind != "v":
-        raise StoreError(f"{'.'.join(view)} is not a view; rename it, or the table of that name")
     names = {"schema": view[0], "view": view[1]}
     ((owner, comment, options),) = connection.execute(QUERIES["view"], names).fetchall()
     columns = before.as_view_of(after)

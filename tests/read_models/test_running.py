@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -25,10 +26,11 @@ from tests.apps.occupancy import (
     take,
 )
 from tests.consumers.builders import decide
+from tests.consumers.test_takeovers import let_expire
 from tests.support.commands import invoke_cli
-from tests.support.consuming import members, until
-from tests.support.read_models import component
-from tests.support.started import Started
+from tests.support.consuming import hosted, members, until
+from tests.support.read_models import component, remove
+from tests.support.started import PATIENCE, Started
 from tests.support.tracing import recording
 
 
@@ -156,6 +158,36 @@ def test_what_a_handler_returns_is_refused(connection, store):
     assert [state for _, _, state in letters(connection)] == ["dead"]
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("local", [True, False])
+def test_a_search_path_that_a_handler_leaves_behind_is_refused(connection, store, size, local):
+    """The handlers of other messages find the tables of the version, in each batch and after."""
+    connection.execute("CREATE SCHEMA other")
+    make_nights(connection)
+    connection.execute("ALTER TABLE nights SET SCHEMA other")
+    model = ReadModel("occupancy", version=1, attempts=1)
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        take(context, event.night, event.rooms)
+        if event.night == 2:
+            context.connection.execute("SELECT set_config('search_path', 'other', %s)", [local])
+
+    book(store, 1, 2, 3)
+    consumers.drain(model, address(connection), batch_size=size)
+    assert nights(connection) == {1: 1, 3: 1}
+    assert nights(connection, "other") == {}
+    assert letters(connection) == [("occupancy_1", "booking-b2x1", "dead")]
+    ((error,),) = connection.execute("SELECT error FROM reservation.dead_letters").fetchall()
+    assert "left another search_path behind" in error
+    decide(connection, "retry", "--all")
+    consumers.drain(model, address(connection), batch_size=size)
+    book(store, 4, booking="later")
+    consumers.drain(model, address(connection), batch_size=size)
+    assert nights(connection) == {1: 1, 3: 1, 4: 1}
+
+
 def test_a_lost_race_is_run_again_and_changes_rows_once(connection, store):
     """The batch is rolled back with all that its handlers did."""
     model, calls = ReadModel("occupancy", version=1), []
@@ -277,12 +309,46 @@ def test_a_schema_of_somebody_else_is_left_alone(connection, schema):
 
 
 def test_tables_that_are_gone_are_not_made_anew_behind_a_position(connection, store):
-    """They would lack the events up to it."""
+    """They would lack the events up to it; once that is removed, the views are made again too."""
     book(store, 1)
     consumers.drain(one_by_one(), address(connection))
     connection.execute("DROP SCHEMA occupancy_1 CASCADE")
     with pytest.raises(StoreError, match="reservation models drop occupancy 1"):
         consumers.drain(one_by_one(), address(connection))
+    remove(connection, 1)
+    consumers.drain(one_by_one(), address(connection))
+    assert nights(connection) == nights(connection, "occupancy_1") == {1: 1}
+
+
+def test_a_version_that_is_removed_while_its_process_hangs_is_not_filled(connection, store):
+    """No event becomes a dead letter, and the process ends with the way out."""
+    model, calls, go_on = ReadModel("occupancy", version=2, attempts=1), [], threading.Event()
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        calls.append(event)
+        assert go_on.wait(PATIENCE)
+        take(context, event.night, event.rooms)
+
+    consumers.drain(one_by_one(), address(connection))
+    book(store, 1, 2)
+
+    def remove_meanwhile():
+        with hosted(model, address(connection)) as thread:
+            try:
+                until(lambda: calls)
+                let_expire(connection)
+                remove(connection, 2)
+            finally:
+                go_on.set()
+            thread.join(PATIENCE)
+
+    with pytest.raises(StoreError, match="was removed meanwhile; start the version again"):
+        remove_meanwhile()
+    assert letters(connection) == []
+    consumers.drain(model, address(connection))
+    assert nights(connection, "occupancy_2") == {1: 1, 2: 1}
 
 
 def test_it_is_checked_and_shown_like_a_component(connection, store):

@@ -9,11 +9,21 @@ from jsonschema import Draft202012Validator
 import consumers
 from reservation import ReadModel
 from tests.apps.bank import address
-from tests.apps.occupancy import BOOKINGS, FIRST, ROOT, Booked, book, by_sets, nights, one_by_one
+from tests.apps.occupancy import (
+    BOOKINGS,
+    FIRST,
+    ROOT,
+    Booked,
+    Cancelled,
+    book,
+    by_sets,
+    nights,
+    one_by_one,
+)
 from tests.consumers.builders import decide
 from tests.support.commands import invoke_cli
-from tests.support.consuming import hosted
-from tests.support.read_models import looks
+from tests.support.consuming import hosted, running, until
+from tests.support.read_models import component, looks, prepare
 
 
 def models(connection, *arguments, status=0):
@@ -106,6 +116,40 @@ def test_a_version_that_lags_is_not_shown(connection, store):
         assert models(connection, "switch", "occupancy", "2")["switched"] is True
 
 
+def test_a_version_must_be_run_on_each_of_its_categories(connection, store):
+    """And is compared with the one shown category by category."""
+    old, new = by_sets(1), by_sets(2)
+    for model in (old, new):
+        model.handle_many(Cancelled, category="refund")(lambda events, context: None)
+        prepare(connection, model)
+    at = address(connection)
+    book(store, 1, 1, 2)
+    with running(component(new), at, BOOKINGS):
+        until(lambda: nights(connection, "occupancy_2") == {1: 2, 2: 1})
+    refused = models(connection, "switch", "occupancy", "2", status=2)
+    assert "was never run on refund; start it first" in refused
+    assert models(connection, "list")["versions"][1]["lagMessages"] == 0
+    drain(connection, old, new)
+    store.write(Cancelled("b", 1), "refund-1")
+    book(store, 3, booking="b")
+    with running(component(old), at, "refund"), running(component(new), at, BOOKINGS):
+        until(lambda: position(connection, "refund") == position(connection, BOOKINGS) - 1 == 4)
+    lags = [one["lagMessages"] for one in models(connection, "list")["versions"]]
+    assert lags == [1, 1]
+    refused = models(connection, "switch", "occupancy", "2", status=2)
+    assert "lags by 1 messages of refund" in refused
+    drain(connection, new)
+    assert models(connection, "switch", "occupancy", "2")["switched"] is True
+
+
+def position(connection, category):
+    """Return how far the version is that is furthest in a category."""
+    ((reached,),) = connection.execute(
+        "SELECT max(position) FROM reservation.positions WHERE category = %s", [category]
+    ).fetchall()
+    return reached
+
+
 @pytest.mark.usefixtures("both")
 def test_a_version_with_open_letters_is_not_shown(connection, store):
     """Its rows lack their events; once they are discarded somebody has decided so."""
@@ -149,6 +193,21 @@ def test_a_view_of_a_table_that_is_gone_goes_too(connection, store):
         "SELECT relname FROM pg_class WHERE relnamespace = 'occupancy'::regnamespace"
     ).fetchall()
     assert found == [("days",)]
+
+
+@pytest.mark.usefixtures("both")
+def test_a_view_that_somebody_made_beside_them_stays(connection):
+    """It is named like no table of the version shown, and no new one can have its name."""
+    connection.execute("CREATE VIEW occupancy.weekly AS SELECT 1 AS week")
+    models(connection, "switch", "occupancy", "2")
+    assert len(columns(connection)) == 3
+    model = ReadModel("occupancy", version=3)
+    model.tables(lambda connection: connection.execute("CREATE TABLE weekly (w int PRIMARY KEY)"))
+    model.handle(Booked, category=BOOKINGS)(lambda event, context: None)
+    drain(connection, model)
+    refused = models(connection, "switch", "occupancy", "3", status=2)
+    assert "occupancy.weekly is not a view of the read model" in refused
+    assert connection.execute("SELECT week FROM occupancy.weekly").fetchall() == [(1,)]
 
 
 @pytest.mark.usefixtures("both")

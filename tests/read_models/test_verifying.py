@@ -106,6 +106,39 @@ def test_numbers_are_compared_digit_for_digit(connection, store):
     assert [(row.key, row.fields) for row in table.named] == [({"id": "1.5"}, ["n"])]
 
 
+def test_types_of_the_schema_and_any_name_of_a_column_are_compared(connection, store):
+    """A value that is missing differs from the null of JSON."""
+    model = ReadModel("rooms", version=1)
+
+    @model.tables
+    def tables(connection) -> None:
+        connection.execute("CREATE TYPE kind AS ENUM ('single', 'double')")
+        connection.execute(
+            "CREATE TABLE rooms (kind kind, live int, rebuilt int, more jsonb,"
+            " PRIMARY KEY (kind, live))"
+        )
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        context.connection.execute(
+            "INSERT INTO rooms VALUES ('single', %s, 1, 'null')", [event.night]
+        )
+
+    book(store, 1, 2, 3, 10)
+    drain(connection, model)
+    assert verify(connection, model).is_proved
+    connection.execute("UPDATE rooms_1.rooms SET more = NULL WHERE live = 2")
+    connection.execute("UPDATE rooms_1.rooms SET rebuilt = 2 WHERE live = 10")
+    connection.execute("DELETE FROM rooms_1.rooms WHERE live = 3")
+    (table,) = verify(connection, model).tables
+    assert [(row.key["live"], row.kind, row.fields) for row in table.named] == [
+        (2, "differing", ["more"]),
+        (3, "missing", ()),
+        (10, "differing", ["rebuilt"]),
+    ]
+    assert {row.key["kind"] for row in table.named} == {"single"}
+
+
 def test_a_version_that_was_never_run_has_nothing_to_prove(connection):
     """The way out is said, and a component has no tables."""
     done = invoke_cli("models", "verify", FIRST, "--database-url", address(connection), cwd=ROOT)

@@ -10,12 +10,18 @@ from consumers.read_models import changing, progress, verifying
 from consumers.read_models.progress import VersionStatus
 from consumers.read_models.verifying import Verification
 from reservation import Component, ReadModel
+from reservation.read_models import schemas
 from reservation.read_models.read_model import component_of
 
 
 def component(model: ReadModel) -> Component[Any]:
     """Return the component that consumers run."""
     return component_of(model)
+
+
+def prepare(connection: Connection[Any], model: ReadModel) -> None:
+    """Make the tables of a model, as every start does."""
+    schemas.prepare(connection, component_of(model))
 
 
 def verify(connection: Connection[Any], model: ReadModel) -> Verification:
