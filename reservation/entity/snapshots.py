@@ -23,7 +23,7 @@ from reservation.postgres.error_translation import translation
 from reservation.postgres.exchange.request import Request
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
-from reservation.serialization.fields import adapter_of, is_message, is_message_class
+from reservation.serialization.fields import is_message, is_message_class, state_of
 from reservation.serialization.struct_types import twin
 
 _QUERIES = load_queries("reservation.entity")
@@ -135,8 +135,7 @@ def _same(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if is_message(left):
-        state = adapter_of(type(left)).state
-        return _same(state(left), state(right))
+        return _same(state_of(left), state_of(right))
     if isinstance(left, dict):
         keys = {key: key for key in right}
         return len(left) == len(right) and all(

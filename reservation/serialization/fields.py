@@ -81,6 +81,12 @@ def keys_of(class_: Any) -> Mapping[str, str]:
     return {form.name: form.key for form in forms_of(class_)}
 
 
+def state_of(instance: object) -> dict[str, Any]:
+    """Return all that is set on an instance of a class with fields, be it stored or not."""
+    class_: Any = type(instance)
+    return adapter_of(class_).state(instance, names_of(class_))
+
+
 def classes_in(hint: Any) -> set[Any]:
     """Return the classes with fields that a type hint names."""
     if is_message_class(hint):

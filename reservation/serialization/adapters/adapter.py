@@ -91,7 +91,7 @@ class FieldForm:
 
 
 class ClassAdapter(Protocol):
-    """A kind of classes.
+    """A kind of classes; each adapter derives from it, and has what is the same for most.
 
     Attributes:
         is_native: whether msgspec makes instances by itself, with all that the class does then.
@@ -107,6 +107,8 @@ class ClassAdapter(Protocol):
 
     def options(self, class_: Any) -> dict[str, Any]:
         """Return what the class says of its JSON, as options of `msgspec.defstruct`."""
+        del class_
+        return {}
 
     def maker(self, class_: Any) -> Callable[[dict[str, Any]], Any]:
         """Return the function that makes an instance of decoded fields, by their names.
@@ -120,9 +122,12 @@ class ClassAdapter(Protocol):
         Then no code of the class runs when its fields are set, and nothing in a field has parts
         that would have to be made as well.
         """
+        del class_
+        return False
 
     def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
         """Make an instance as a user of the class does, of attributes by the fields' names."""
+        return class_(**attributes)
 
     def is_frozen(self, class_: Any) -> bool:
         """Return whether attributes of instances can never be set."""
@@ -136,8 +141,9 @@ class ClassAdapter(Protocol):
     def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
         """Return what else the values of a decoded instance depend on, as JSON."""
 
-    def state(self, instance: Any) -> dict[str, Any]:
-        """Return all that is set on an instance, be it stored or not."""
+    def state(self, instance: Any, names: Sequence[str]) -> dict[str, Any]:
+        """Return all that is set on an instance, be it stored in a field of these names or not."""
+        return getattr(instance, "__dict__", {}) | {name: getattr(instance, name) for name in names}
 
 
 def camel_case(name: str) -> str:
@@ -176,12 +182,6 @@ def with_classes(hint: Any, changed: Callable[[Any], Any]) -> Any:
     if origin is typing.Annotated:
         return typing.Annotated[(made[0], *hint.__metadata__)]
     return origin[made]
-
-
-def own_state(instance: Any, forms: Sequence[FieldForm]) -> dict[str, Any]:
-    """Return the fields of an instance, and whatever else is in its dictionary."""
-    fields = {form.name: getattr(instance, form.name) for form in forms}
-    return getattr(instance, "__dict__", {}) | fields
 
 
 def factories(forms: Sequence[FieldForm]) -> Iterator[Any]:

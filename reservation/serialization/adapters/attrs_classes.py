@@ -1,5 +1,6 @@
 """attrs classes, whose constructor converts and validates."""
 
+import functools
 import linecache
 import re
 import typing
@@ -11,13 +12,13 @@ import msgspec
 
 from reservation.raised import describe
 from reservation.serialization.adapters.adapter import (
+    ClassAdapter,
     FieldForm,
     RefusedValuesError,
     UnfitClassError,
     attributes_only,
     camel_case,
     factories,
-    own_state,
 )
 
 # Any: classes and values of any component.
@@ -26,7 +27,7 @@ from reservation.serialization.adapters.adapter import (
 _CALL = re.compile(r"__attr_(?:validator|converter)_(\w+)\(")
 
 
-class AttrsAdapter:
+class AttrsAdapter(ClassAdapter):
     """The adapter of attrs classes."""
 
     is_native = False
@@ -66,10 +67,6 @@ class AttrsAdapter:
             )
         return forms
 
-    def options(self, class_: Any) -> dict[str, Any]:
-        del class_
-        return {}
-
     def maker(self, class_: Any) -> Callable[[dict[str, Any]], Any]:
         new, set_ = class_.__new__, object.__setattr__
         # Where the class has a constructor of its own, that of attrs has another name.
@@ -91,12 +88,8 @@ class AttrsAdapter:
 
         return make
 
-    def holds_plain_values(self, class_: Any) -> bool:
-        del class_
-        return False
-
     def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
-        aliases = {field.name: field.alias for field in class_.__attrs_attrs__}
+        aliases = _aliases(class_)
         return class_(**{aliases.get(name, name): value for name, value in attributes.items()})
 
     def is_frozen(self, class_: Any) -> bool:
@@ -123,8 +116,11 @@ class AttrsAdapter:
         functions = [[code_of(field.converter), code_of(field.validator)] for field in fields]
         return [made, functions, code_of(getattr(class_, "__attrs_post_init__", None))]
 
-    def state(self, instance: Any) -> dict[str, Any]:
-        return own_state(instance, self.forms(type(instance)))
+
+@functools.cache
+def _aliases(class_: Any) -> dict[str, str]:
+    """Return the names under which the constructor takes the fields."""
+    return {field.name: field.alias for field in class_.__attrs_attrs__}
 
 
 def _problem(error: Exception, keys: Mapping[str, str]) -> tuple[str, str]:

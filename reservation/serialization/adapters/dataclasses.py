@@ -4,25 +4,25 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from reservation.serialization.adapters.adapter import (
     PLAIN,
+    ClassAdapter,
     FieldForm,
     UnfitClassError,
     attributes_only,
     camel_case,
     factories,
-    own_state,
 )
 
 # Any: classes and values of any component.
 
 
-class DataclassAdapter:
+class DataclassAdapter(ClassAdapter):
     """The adapter of dataclasses."""
 
     is_native = True
@@ -78,9 +78,6 @@ class DataclassAdapter:
         are_plain = all(_is_plain_hint(form.hint) for form in forms)
         return are_plain and not any(map(inspect.isdatadescriptor, attributes))
 
-    def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
-        return class_(**attributes)
-
     def is_frozen(self, class_: Any) -> bool:
         parameters = vars(class_).get("__dataclass_params__")
         return parameters is not None and parameters.frozen and attributes_only(class_)
@@ -95,9 +92,6 @@ class DataclassAdapter:
     def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
         made = [code_of(factory) for factory in factories(self.forms(class_))]
         return [made, code_of(vars(class_).get("__post_init__"))]
-
-    def state(self, instance: Any) -> dict[str, Any]:
-        return own_state(instance, self.forms(type(instance)))
 
 
 def _or_none(value: Any) -> Any:

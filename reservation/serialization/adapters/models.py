@@ -4,6 +4,7 @@ The form in JSON is that of all kinds: Pydantic gets values that are decoded alr
 that is Pydantic's own, such as `HttpUrl`, is read and written as Pydantic does.
 """
 
+import functools
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +14,13 @@ import msgspec
 
 from reservation.raised import describe
 from reservation.serialization.adapters.adapter import (
+    ClassAdapter,
     FieldForm,
     RefusedValuesError,
     UnfitClassError,
     caches,
     camel_case,
     factories,
-    own_state,
     with_classes,
 )
 
@@ -36,7 +37,7 @@ _DECLARED = {
 _CHANGING = ("str_strip_whitespace", "str_to_lower", "str_to_upper")
 
 
-class ModelAdapter:
+class ModelAdapter(ClassAdapter):
     """The adapter of Pydantic's models."""
 
     is_native = False
@@ -90,10 +91,6 @@ class ModelAdapter:
 
         return make
 
-    def holds_plain_values(self, class_: Any) -> bool:
-        del class_
-        return False
-
     def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
         taken = _taken(class_)
         if unknown := attributes.keys() - taken.keys():
@@ -141,9 +138,8 @@ class ModelAdapter:
             code_of(vars(class_).get("model_post_init")),
         ]
 
-    def state(self, instance: Any) -> dict[str, Any]:
-        private = instance.__pydantic_private__ or {}
-        return own_state(instance, self.forms(type(instance))) | private
+    def state(self, instance: Any, names: Sequence[str]) -> dict[str, Any]:
+        return super().state(instance, names) | (instance.__pydantic_private__ or {})
 
 
 def plain(value: Any) -> Any:
@@ -205,6 +201,7 @@ def _validation_aliases(name: str, field: Any) -> list[str]:
     return list(choices)
 
 
+@functools.cache
 def _taken(class_: Any) -> dict[str, str]:
     """Return the names under which the validator takes the fields."""
     if _config(class_, "validate_by_alias") is False:

@@ -1,22 +1,22 @@
 """`msgspec.Struct`s."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from reservation.serialization.adapters.adapter import (
+    ClassAdapter,
     FieldForm,
     UnfitClassError,
     camel_case,
     factories,
-    own_state,
 )
 
 # Any: classes and values of any component.
 
 
-class StructAdapter:
+class StructAdapter(ClassAdapter):
     """The adapter of Structs."""
 
     is_native = True
@@ -50,13 +50,6 @@ class StructAdapter:
     def maker(self, class_: Any) -> Callable[[dict[str, Any]], Any]:
         return lambda values: class_(**values)
 
-    def holds_plain_values(self, class_: Any) -> bool:
-        del class_
-        return False
-
-    def create(self, class_: Any, attributes: Mapping[str, Any]) -> Any:
-        return class_(**attributes)
-
     def is_frozen(self, class_: Any) -> bool:
         return bool(class_.__struct_config__.frozen) and not hasattr(class_, "__deepcopy__")
 
@@ -70,6 +63,3 @@ class StructAdapter:
     def code(self, class_: Any, code_of: Callable[[Any], list[Any]]) -> list[Any]:
         made = [code_of(factory) for factory in factories(self.forms(class_))]
         return [made, code_of(getattr(class_, "__post_init__", None))]
-
-    def state(self, instance: Any) -> dict[str, Any]:
-        return own_state(instance, self.forms(type(instance)))

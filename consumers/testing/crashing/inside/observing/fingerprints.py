@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from reservation.serialization.fields import adapter_of, is_message
+from reservation.serialization.fields import is_message, state_of
 
 _DEEPEST = 12
 
@@ -53,7 +53,7 @@ def _held(value: Any) -> Iterator[tuple[str, object]]:
         for part in value:
             yield "", part
     elif is_message(value):
-        yield from adapter_of(type(value)).state(value).items()
+        yield from state_of(value).items()
     elif hasattr(value, "__dict__"):
         yield from vars(value).items()
     elif "__repr__" in vars(type(value)):
