@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from datetime import UTC, datetime
+from functools import partial
 
 import psycopg
 import pytest
@@ -18,8 +19,18 @@ from reservation import Component, MessageStore, Reject, Retry
 from reservation.errors import DatabaseUnavailableError, HandlerError
 from reservation.testing import given
 from tests.apps.bank import drain
-from tests.consumers.builders import stored_letter, stored_letters
-from tests.consumers.test_sqlalchemy_session import Do, Done, Redo, done, job_with, raising, send
+from tests.consumers.builders import stored_letters
+from tests.consumers.test_sqlalchemy_session import (
+    Do,
+    Done,
+    Redo,
+    done,
+    job_with,
+    jobs,
+    raising,
+    send,
+)
+from tests.consumers.test_sqlalchemy_session import fails as fails_with
 from tests.support import django_project
 
 NOWAIT = "SELECT FROM jobs WHERE id = 'held' FOR UPDATE NOWAIT"
@@ -58,24 +69,13 @@ def _tables(database_url):
     del connections["default"]
 
 
-def jobs(connection):
-    return [row[0] for row in connection.execute("SELECT id FROM jobs ORDER BY id")]
+def add_job(command, context):
+    """Write the row of a command."""
+    with context.django():
+        Job.objects.create(id=command.job_id)
 
 
-def fails(connection, store, act):
-    """Let a handler fail, and return the error, once nothing but an earlier message was handled."""
-
-    def first_well(command, context):
-        if command.job_id == "well":
-            with context.django():
-                Job.objects.create(id="well")
-            return None
-        return act(command, context)
-
-    send(store, "well", "badly")
-    assert drain(connection, job_with(first_well)).counts == {"handled": 1, "dead": 1}
-    assert (jobs(connection), done(connection)) == (["well"], [("well", "")])
-    return stored_letter(connection).error
+fails = partial(fails_with, write=add_job)
 
 
 # The transaction

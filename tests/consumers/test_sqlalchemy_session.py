@@ -113,14 +113,18 @@ def done(connection):
     ).fetchall()
 
 
-def fails(connection, store, act):
+def add_job(command, context):
+    """Write the row of a command."""
+    with context.session() as session:
+        session.add(Job(id=command.job_id))
+
+
+def fails(connection, store, act, write=add_job):
     """Let a handler fail, and return the error, once nothing but an earlier message was handled."""
 
     def first_well(command, context):
         if command.job_id == "well":
-            with context.session() as session:
-                session.add(Job(id="well"))
-            return None
+            return write(command, context)
         return act(command, context)
 
     send(store, "well", "badly")
