@@ -47,6 +47,7 @@ from reservation.handlers.checks.declaration_checks import (
     check_single,
     upcasters_of,
 )
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.execution import check_execution
 from reservation.handlers.failed_attempt import ErrorHook
 from reservation.handlers.protocols import (
@@ -173,6 +174,7 @@ class Component(Generic[Entity]):
         *,
         ignoring: str | Iterable[str] = (),
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
     ) -> InitiatorDecorator[Command]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
@@ -185,6 +187,7 @@ class Component(Generic[Entity]):
             command: the command's class.
             ignoring: the fields in which a reissue may differ from the first issue.
             retry: when a message is tried again whose handler raised.
+            breaker: when the handler's messages wait, because its provider is down.
             concurrency: how many calls of an async handler run at a time.
 
         Raises:
@@ -198,7 +201,7 @@ class Component(Generic[Entity]):
         def declare(handler: Any) -> Any:
             recorded = {"role": Role.INITIATE, "ignoring": fields}
             own = self._declarations.own
-            self._declare(own, command, handler, recorded, retry, concurrency)
+            self._declare(own, command, handler, recorded, retry, breaker, concurrency)
             return handler
 
         return declare
@@ -211,6 +214,7 @@ class Component(Generic[Entity]):
         key: str | Iterable[str] | Callable[[Command], KeyValue] | Key[Command],
         once: Strategy | None = None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
     @overload
@@ -220,6 +224,7 @@ class Component(Generic[Entity]):
         *,
         once: Strategy | None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
     @overload
@@ -233,6 +238,7 @@ class Component(Generic[Entity]):
         correlated: bool = False,
         once: Strategy | None = None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
     ) -> HandlerDecorator[Event, Entity]: ...
     def handle(
@@ -246,6 +252,7 @@ class Component(Generic[Entity]):
         from_position: int = 0,
         correlated: bool = False,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
     ) -> Any:
         """Declare the decorated function as the handler of a command, or of messages of others.
@@ -278,6 +285,7 @@ class Component(Generic[Entity]):
                 correlation of Eventide's consumers.)
             retry: when a message is tried again whose handler raised, while others are handled;
                 None to try it the component's `attempts` times, directly.
+            breaker: when the handler's messages wait, because its provider is down.
             concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
 
         Raises:
@@ -313,7 +321,7 @@ class Component(Generic[Entity]):
 
         def declare(handler: Any) -> Any:
             declared = table.own if category is None else table.other(category)
-            self._declare(declared, message, handler, recorded, retry, concurrency)
+            self._declare(declared, message, handler, recorded, retry, breaker, concurrency)
             if category is not None:
                 table.others[category] = declared
             return handler
@@ -628,6 +636,7 @@ class Component(Generic[Entity]):
         handler: Any,
         recorded: dict[str, Any],
         retry: Retry | None,
+        breaker: Breaker | None,
         concurrency: int | None,
     ) -> None:
         """Add the handler of a message to the table."""
@@ -647,9 +656,14 @@ class Component(Generic[Entity]):
         if recorded.get("reservation") is not None:
             check_reservation(table, recorded["reservation"])
         at_a_time = check_execution(
-            self.name, message, handler, retry=retry, concurrency=concurrency
+            self.name, message, handler, retry=retry, breaker=breaker, concurrency=concurrency
         )
         note_own_code(getattr(handler, "__module__", None))
         category = table.command_category if declared.is_own else declared.category
-        recorded = recorded | {"category": category, "retry": retry, "concurrency": at_a_time}
+        recorded = recorded | {
+            "category": category,
+            "retry": retry,
+            "breaker": breaker,
+            "concurrency": at_a_time,
+        }
         declared.declare(message, handler=handler, **recorded)

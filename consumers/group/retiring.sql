@@ -59,6 +59,9 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'breakers', count(*) FROM reservation.breakers
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -115,6 +118,10 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 -- name: remove_revisions
 DELETE FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_breakers
+DELETE FROM reservation.breakers
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_processed
 DELETE FROM reservation.processed_messages p

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from reservation.entity.projection import Projector
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.retry import Retry
 from reservation.idempotence.key import KeyPart
 from reservation.idempotence.reserve import Reservation
@@ -49,6 +50,7 @@ class MessageDeclaration:
             initiates, and where that is left to the handler.
         ignoring: the fields in which a reissue may differ from the first issue.
         retry: when a message whose handler raised is tried again; None for directly.
+        breaker: when messages wait instead of failing; None for never.
         concurrency: how many calls may run at a time; None if the handler is not async.
         id: the field that holds the id of the component's entity, or a function of the message.
         from_position: the global position from which on messages of another category are handled.
@@ -67,6 +69,7 @@ class MessageDeclaration:
     once: Strategy | None = None
     ignoring: tuple[str, ...] = ()
     retry: Retry | None = None
+    breaker: Breaker | None = None
     concurrency: int | None = None
     id: EntityId = ""
     from_position: int = 0

@@ -73,7 +73,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.state_horizons, reservation.series
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO {role};
 GRANT SELECT, INSERT, DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON ROUTINE
   {functions}

@@ -79,6 +79,7 @@ WITH senders AS (
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.series', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.breakers', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),
     ('operator', 'reservation.store_identity', ARRAY['SELECT']),
