@@ -32,6 +32,7 @@ from reservation.declaration.series import (
 from reservation.declaration.table import Declarations
 from reservation.entity.snapshots import check_snapshots
 from reservation.errors import DeclarationError, UnknownTypeError
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.checks.declaration_checks import (
     check_class,
     check_entity,
@@ -47,7 +48,6 @@ from reservation.handlers.checks.declaration_checks import (
     check_single,
     upcasters_of,
 )
-from reservation.handlers.breaker import Breaker
 from reservation.handlers.execution import check_execution
 from reservation.handlers.failed_attempt import ErrorHook
 from reservation.handlers.protocols import (

@@ -16,6 +16,7 @@ from cli.common.durations import DurationType, in_two_units
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
+from consumers.group.inspection.breakers import BreakerStatus
 from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.inspection.stored_positions import Holder
 from consumers.group.inspection.unread import UnreadCategory
@@ -54,10 +55,11 @@ def status(
     oldest is, which process holds the partition, when it last committed, and its dead letters. All
     of it is one snapshot. An auditor's rights are enough.
 
-    Then it says how many messages of the store are scheduled, when the next one is due, and what
-    is overdue. If a session has held a snapshot of the database for more than ten minutes, which
-    keeps PostgreSQL from removing old rows, it is named. Sessions of other roles are shown to
-    members of pg_read_all_stats.
+    Then it names handlers whose breaker is open, so that their messages wait, and says how many
+    messages of the store are scheduled, when the next one is due, and what is overdue. If a session
+    has held a snapshot of the database for more than ten minutes, which keeps PostgreSQL from
+    removing old rows, it is named. Sessions of other roles are shown to members of
+    pg_read_all_stats.
 
     Last, it names command categories that hold messages and in which no consumer has a position,
     because a sender may have misspelled the name. The first 2,000 categories of the store are
@@ -120,7 +122,8 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
-    below = [*_scheduled(seen), *_held(seen), *(_unread(one) for one in seen.unread)]
+    below = [_breaker(one) for one in seen.breakers if one.is_open]
+    below += [*_scheduled(seen), *_held(seen), *(_unread(one) for one in seen.unread)]
     below += [_unreadable(one) for one in seen.partitions if one.lag.unreadable is not None]
     if not seen.partitions and problem is None:
         return Group(Text("No consumer was ever run on this store."), *below)
@@ -137,6 +140,18 @@ def _foreign(seen: Status, app: str | None) -> list[StoreReplacedError]:
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
     return [StoreReplacedError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _breaker(one: BreakerStatus) -> Text:
+    """Return why messages of a type wait, in a line."""
+    since = "" if one.since is None else f" since {_when(one.since)}"
+    text = f"Breaker open: {printable(one.type)} in {printable(one.category)}{since}"
+    text += f", after {printable(one.error_type or 'failures')}; "
+    if one.state == "half_open":
+        text += "a message tries"
+    elif one.until is not None:
+        text += f"a message may try from {_when(one.until)}"
+    return Text(text, style="bold red")
 
 
 def _scheduled(seen: Status) -> list[Text]:
@@ -270,6 +285,18 @@ def _as_json(seen: Status) -> dict[str, object]:
         "unread": [
             {"category": one.category, "messages": one.messages, "atLeast": one.at_least}
             for one in seen.unread
+        ],
+        "breakers": [
+            {
+                "consumer": one.consumer,
+                "category": one.category,
+                "type": one.type,
+                "state": one.state,
+                "since": one.since and one.since.isoformat(),
+                "until": one.until and one.until.isoformat(),
+                "errorType": one.error_type,
+            }
+            for one in seen.breakers
         ],
         "partitions": [
             {

@@ -36,6 +36,22 @@ class Crashed(ReservationError):
     is_about_data = True
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderFailure:
+    """A failure of the provider that a handler calls, as its breaker has counted it.
+
+    Attributes:
+        is_probe: whether it was the one attempt that an open breaker lets be made.
+        is_alone: whether the handler had succeeded since its last failure, so that the message may
+            be at fault.
+        wait: seconds until the next attempt; None if the breaker is closed.
+    """
+
+    is_probe: bool
+    is_alone: bool
+    wait: float | None
+
+
 class HandlerRaisedError(RaisedByHandlerError):
     """A handler raised; what it did for its message may have to be undone.
 
@@ -43,6 +59,7 @@ class HandlerRaisedError(RaisedByHandlerError):
         message: the message that it was called for.
         entity_stream: the stream of its entity; None if that is not known.
         undo: takes back what the handler did, and returns whether that was possible.
+        of_provider: what is known of the handler's provider, if it is a failure of that.
     """
 
     def __init__(self, text: str, message: StoredMessage) -> None:
@@ -50,6 +67,7 @@ class HandlerRaisedError(RaisedByHandlerError):
         self.global_position = message.global_position
         self.entity_stream: str | None = None
         self.undo: Callable[[], bool] = _cannot_undo
+        self.of_provider: ProviderFailure | None = None
 
 
 def _cannot_undo() -> bool:
@@ -72,6 +90,7 @@ class Reason(StrEnum):
     PROCESS_DIED = "process_died"
     PARKED = "parked"
     RUNNING = "running"
+    BREAKER = "breaker_open"
 
 
 # The first that an error is an instance of.

@@ -137,7 +137,12 @@ class AfterFailure(NamedTuple):
 
 
 def next_attempt(
-    error: BaseException | None, retry: Retry | None, default: Retry, tried: int
+    error: BaseException | None,
+    retry: Retry | None,
+    default: Retry,
+    tried: int,
+    *,
+    may_be_last: bool = True,
 ) -> AfterFailure:
     """Return what follows when a message failed that was tried so often before.
 
@@ -146,12 +151,15 @@ def next_attempt(
         retry: the policy of its handler; None if it has none.
         default: the policy for what that one does not name.
         tried: how many attempts were counted before.
+        may_be_last: whether the last attempt is counted, because the message may be at fault.
     """
     if isinstance(error, RetryLater) and retry is None:
         return AfterFailure(tried, error.after.total_seconds())
     policy = retry if retry is not None and is_named(error, retry) else default
     if tried + 1 >= policy.attempts:
-        return AfterFailure(tried + 1, None)
+        if may_be_last:
+            return AfterFailure(tried + 1, None)
+        tried = max(tried - 1, 0)
     if isinstance(error, RetryLater):
         return AfterFailure(tried + 1, error.after.total_seconds())
     return AfterFailure(tried + 1, policy.interval(tried + 1))

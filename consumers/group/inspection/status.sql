@@ -38,9 +38,24 @@ GROUP BY partition
 UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
+-- name: breakers
+SELECT component, category, type,
+       CASE WHEN opened_at IS NULL THEN 'closed'
+            WHEN is_probing AND until > clock_timestamp() THEN 'half_open' ELSE 'open' END,
+       opened_at, until, error_type
+FROM reservation.breakers
+WHERE %(consumers)s::text[] IS NULL
+   OR (component, category) IN (SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]))
+ORDER BY component, category, type
+
 -- name: dead_letters
+-- What waits for a breaker is tried when that lets it.
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
-       state, count(*), min(next_attempt_at)
+       state, count(*),
+       min(CASE WHEN reason = 'breaker_open' THEN greatest(next_attempt_at, (
+             SELECT b.until FROM reservation.breakers b
+             WHERE (b.component, b.category) = (open.consumer, open.category) AND open.type = ANY (b.types)))
+           ELSE next_attempt_at END)
 FROM (
   SELECT * FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('waiting', 'parked', 'dead')

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from consumers.group.inspection.breakers import BreakerStatus, read_breakers
 from consumers.group.inspection.status import (
     MOST_COUNTED,
     Lag,
@@ -72,12 +73,14 @@ class Summary:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         consumers: what was seen, by consumer and category.
+        breakers: those of their handlers.
         schedule: what is scheduled in the store, counted as far as the lags are.
     """
 
     time: datetime
     store_id: UUID
     consumers: Sequence[ConsumerSummary]
+    breakers: Sequence[BreakerStatus]
     schedule: ScheduleStatus
 
 
@@ -96,7 +99,13 @@ def read_summary(
     with snapshot(connection):
         time, store_id = read_time(connection)
         consumers = [_summary(connection, rows, most_counted) for rows in groups(connection, reads)]
-        return Summary(time, store_id, consumers, read_schedule(connection, most_counted))
+        return Summary(
+            time,
+            store_id,
+            consumers,
+            read_breakers(connection, reads),
+            read_schedule(connection, most_counted),
+        )
 
 
 def _summary(

@@ -7,14 +7,14 @@
 -- that succeeds closes the breaker, and any other outcome opens it again.
 
 -- The breakers of a category: the types that the handler's messages are stored under, of which the first names it; the
--- seconds until a probe may be claimed, NULL if it is closed; and whether a success of the handler is worth a report.
--- One that is not there is closed.
+-- seconds until a probe may be claimed, NULL if it is closed; whether there is one; and whether a success of the
+-- handler is worth a report. One that is not there is closed.
 CREATE OR REPLACE FUNCTION reservation.breaker_states(component text, category text)
-RETURNS TABLE (type text, types text[], wait float8, awaits_success boolean)
+RETURNS TABLE (type text, types text[], wait float8, is_probing boolean, awaits_success boolean)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  SELECT b.type, b.types, extract(epoch FROM b.until - clock_timestamp())::float8,
+  SELECT b.type, b.types, extract(epoch FROM b.until - clock_timestamp())::float8, b.is_probing,
          coalesce(b.failed_at[cardinality(b.failed_at)] > b.succeeded_at, b.failed_at <> '{}')
   FROM reservation.breakers b
   WHERE (b.component, b.category) = (breaker_states.component, breaker_states.category)
@@ -40,9 +40,9 @@ BEGIN
 END
 $$;
 
--- Claims the probe for a time; returns whether it is claimed, and the state.
+-- Claims the probe for a time; returns whether that succeeded, and the state.
 CREATE OR REPLACE FUNCTION reservation.claim_probe(component text, category text, type text, open_for interval)
-RETURNS TABLE (claimed boolean, wait float8, awaits_success boolean)
+RETURNS TABLE (claimed boolean, wait float8, is_probing boolean, awaits_success boolean)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -53,7 +53,8 @@ BEGIN
   WHERE (b.component, b.category, b.type) = (claim_probe.component, claim_probe.category, claim_probe.type)
     AND b.until <= clock_timestamp();
   claimed := FOUND;
-  SELECT s.wait, s.awaits_success INTO claim_probe.wait, claim_probe.awaits_success
+  SELECT s.wait, s.is_probing, s.awaits_success
+  INTO claim_probe.wait, claim_probe.is_probing, claim_probe.awaits_success
   FROM reservation.breaker_states(claim_probe.component, claim_probe.category) AS s
   WHERE s.type = claim_probe.type;
   RETURN NEXT;
@@ -61,12 +62,12 @@ END
 $$;
 
 -- Counts a failure of the provider. Returns the seconds until a probe may be claimed, NULL if the breaker is closed;
--- whether it was this failure that opened it; and whether the handler had succeeded since the failure before, so that
--- its provider may be there and this message alone at fault.
+-- whether there is one; whether it was this failure that opened the breaker; and whether the handler had succeeded
+-- since the failure before, so that the message alone may be at fault.
 CREATE OR REPLACE FUNCTION reservation.breaker_failed(
   component text, category text, types text[], failures integer, within interval, open_for interval, error_type text,
   is_probe boolean
-) RETURNS TABLE (wait float8, has_opened boolean, is_alone boolean)
+) RETURNS TABLE (wait float8, is_probing boolean, has_opened boolean, is_alone boolean)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -100,6 +101,7 @@ BEGIN
   WHERE (b.component, b.category, b.type)
         = (breaker_failed.component, breaker_failed.category, breaker_failed.types[1]);
   wait := extract(epoch FROM known.until - at);
+  is_probing := known.is_probing;
   RETURN NEXT;
 END
 $$;
