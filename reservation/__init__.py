@@ -21,6 +21,7 @@ from reservation.context import Context
 from reservation.declaration.key import Key
 from reservation.handlers.breaker import Breaker
 from reservation.handlers.failed_attempt import FailedAttempt
+from reservation.handlers.rate import Rate
 from reservation.handlers.reading import ReadContext, Recorded
 from reservation.handlers.reject import Reject
 from reservation.handlers.retry import Retry, RetryLater
@@ -55,6 +56,7 @@ __all__ = [
     "Notices",
     "Outcome",
     "Question",
+    "Rate",
     "ReadContext",
     "ReadModel",
     "Recorded",

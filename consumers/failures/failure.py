@@ -91,6 +91,7 @@ class Reason(StrEnum):
     PARKED = "parked"
     RUNNING = "running"
     BREAKER = "breaker_open"
+    LIMITED = "limited"
 
 
 # The first that an error is an instance of.
@@ -140,6 +141,9 @@ class Failure:
         error_traceback: its traceback, where that is stored.
         exception: the exception itself, where that is reported; ours if the component raised none.
         entity_stream: the stream of the message's entity, where a handler was called with it.
+        rate: the name of the rate that the message waits for; None if it waits for none. Then its
+            time follows those of the letters that wait for it already, and `wait` is the least.
+        interval: the seconds between two calls of that rate.
     """
 
     reason: Reason
@@ -153,6 +157,8 @@ class Failure:
     error_traceback: str | None = None
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     entity_stream: str | None = None
+    rate: str | None = None
+    interval: float | None = None
 
     @classmethod
     def of(

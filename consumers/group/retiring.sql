@@ -61,7 +61,7 @@ SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'breakers', count(*) FROM reservation.breakers
-WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -121,7 +121,7 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_breakers
 DELETE FROM reservation.breakers
-WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_processed
 DELETE FROM reservation.processed_messages p

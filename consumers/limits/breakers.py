@@ -14,7 +14,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.failures.failure import HandlerRaisedError, ProviderFailure
+from consumers.failures.failure import Failure, HandlerRaisedError, ProviderFailure, Reason
+from consumers.limits.connection import LimitsConnection
 from consumers.runtime.observability.logs import Log
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -26,7 +27,7 @@ from reservation.postgres.json_parameter import json_parameter
 from reservation.postgres.queries import load_queries
 from reservation.raised import type_of
 
-_QUERIES = load_queries("consumers.limits", "breakers.sql")
+_QUERIES = load_queries("consumers.limits")
 
 
 @dataclass(slots=True)
@@ -39,7 +40,8 @@ class _State:
         may_try_at: when a probe may be claimed; None if it is closed.
         is_probing: whether a probe is claimed until then, in any process.
         awaits_success: whether a success of the handler is worth a report.
-        claimed_until: until when this process has claimed the probe, whose call has not begun.
+        claimed_until: until when this process has claimed the probe, which no message is yet.
+        given_until: the same, once a message is the probe, until its call begins.
     """
 
     breaker: Breaker
@@ -48,6 +50,7 @@ class _State:
     is_probing: bool = field(default=False, init=False)
     awaits_success: bool = field(default=False, init=False)
     claimed_until: float = field(default=0.0, init=False)
+    given_until: float = field(default=0.0, init=False)
 
     @property
     def wait(self) -> float:
@@ -62,57 +65,67 @@ class _State:
 
 
 class Breakers:
-    """The breakers of the handlers of one category, on a connection of their own."""
+    """The breakers of one consumer's category."""
 
     def __init__(
-        self, component: Component, category: str, connection: Connection[Any], log: Log
+        self, component: Component, category: str, connection: LimitsConnection, log: Log
     ) -> None:
-        self._names = {"component": component.name, "category": category}
+        self._keys = {"consumer": component.name, "category": category}
         self._connection = connection
         self._log = log
         self._states: dict[str, _State] = {}
-        found = declared_breakers(component, category)
-        for breaker, types in found:
+        for breaker, types in declared_breakers(component, category):
             self._states |= dict.fromkeys(types, _State(breaker, types))
         self._is_read = False
-        self._execute("declare", declared=json_parameter([types for _, types in found]))
 
     def begin(self) -> None:
         """Begin a batch, or letters: what is known of the states may be out of date."""
         self._is_read = False
 
-    def wait(self, type_: str) -> float | None:
-        """Return None if the handler of a type may be called, else the seconds to wait.
+    def refuses(self, type_: str) -> Failure | None:
+        """Return what a message of a type waits for; None if its handler may be called.
 
         The call may be a probe, which is claimed by this.
         """
+        wait = self._wait(type_)
+        return None if wait is None else Failure(Reason.BREAKER, wait=wait)
+
+    def _wait(self, type_: str) -> float | None:
         state = self._states.get(type_)
         if state is None:
             return None
         if not self._is_read:
             self._read()
         now = time.monotonic()
-        if state.may_try_at is None or now < state.claimed_until:
+        if state.may_try_at is None:
+            return None
+        if now < state.claimed_until:
+            state.given_until, state.claimed_until = state.claimed_until, 0.0
             return None
         if now < state.may_try_at:
             return state.wait
-        ((claimed, wait, is_probing, state.awaits_success),) = self._execute(
-            "claim", type=state.types[0], open_for=state.breaker.open_for
+        ((claimed, wait, is_probing, state.awaits_success),) = self._query(
+            "claim_probe", type=state.types[0], open_for=state.breaker.open_for
         )
         state.becomes(wait, is_probing)
         if claimed:
-            state.claimed_until = now + wait
+            state.given_until = now + wait
         return None if claimed or wait is None else state.wait
 
+    def is_unused(self, type_: str) -> None:
+        """Note that the handler is not called: if that was to be the probe, the next call is."""
+        if (state := self._states.get(type_)) is not None:
+            state.claimed_until, state.given_until = state.given_until, 0.0
+
     @contextmanager
-    def reports(self, type_: str) -> Iterator[None]:
+    def reporting(self, type_: str) -> Iterator[None]:
         """Run the call of a handler of a type, and report what its provider did."""
         state = self._states.get(type_)
         if state is None:
             yield
             return
-        claimed_until, state.claimed_until = state.claimed_until, 0.0
-        is_probe = claimed_until > 0.0
+        given_until, state.given_until = state.given_until, 0.0
+        is_probe = given_until > 0.0
         try:
             yield
         except HandlerRaisedError as error:
@@ -129,14 +142,15 @@ class Breakers:
                 self._ended(state)
             raise
         except BaseException:  # of the environment: the call is made again
-            state.claimed_until = claimed_until
+            if is_probe:
+                state.claimed_until = given_until
             raise
         else:
             self._succeeded(state, is_probe)
 
     def _read(self) -> None:
         """Read the states of all."""
-        rows = {row[0]: row[1:] for row in self._execute("states")}
+        rows = {row[0]: row[1:] for row in self._query("breaker_states")}
         for state in {id(one): one for one in self._states.values()}.values():
             wait, is_probing, state.awaits_success = rows.get(state.types[0], (None, False, False))
             state.becomes(wait, is_probing)
@@ -147,8 +161,8 @@ class Breakers:
     def _failed(self, state: _State, error: HandlerRaisedError, is_probe: bool) -> None:
         """Report a failure of the provider, and note on the error what became of the breaker."""
         cause, breaker = error.__cause__ or error, state.breaker
-        ((wait, is_probing, has_opened, is_alone),) = self._execute(
-            "failed",
+        ((wait, is_probing, has_opened, is_alone),) = self._query(
+            "breaker_failed",
             types=list(state.types),
             failures=breaker.failures,
             within=breaker.within,
@@ -174,7 +188,7 @@ class Breakers:
         """Report a success, unless that tells the store nothing."""
         if not (is_probe or state.awaits_success):
             return
-        ((seconds,),) = self._execute("succeeded", type=state.types[0], is_probe=is_probe)
+        ((seconds,),) = self._query("breaker_succeeded", type=state.types[0], is_probe=is_probe)
         state.awaits_success = False
         if is_probe:
             state.becomes(None, False)
@@ -184,12 +198,20 @@ class Breakers:
     def _ended(self, state: _State) -> None:
         """Report a probe that says nothing of the provider: the next one comes after a pause."""
         open_for = state.breaker.open_for
-        self._execute("ended", type=state.types[0], open_for=open_for)
+        self._query("probe_ended", type=state.types[0], open_for=open_for)
         state.becomes(open_for.total_seconds(), False)
 
     # Any: rows of different queries.
-    def _execute(self, query: str, **values: object) -> list[tuple[Any, ...]]:
-        return fetch_all(self._connection, _QUERIES[query], {**self._names, **values})
+    def _query(self, name: str, **values: object) -> list[tuple[Any, ...]]:
+        return self._connection.query(name, {**self._keys, **values})
+
+
+# Any: connections differ in what their rows are.
+def declare_breakers(connection: Connection[Any], component: Component, category: str) -> None:
+    """Let the store have the breakers that a category's handlers have now, and no others."""
+    types = [types for _, types in declared_breakers(component, category)]
+    values = {"consumer": component.name, "category": category, "declared": json_parameter(types)}
+    fetch_all(connection, _QUERIES["declare_breakers"], values)
 
 
 def declared_breakers(component: Component, category: str) -> list[tuple[Breaker, tuple[str, ...]]]:

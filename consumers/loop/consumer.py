@@ -16,6 +16,8 @@ from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.membership import REBALANCE_INTERVAL, Membership, new_worker
+from consumers.limits.breakers import declare_breakers
+from consumers.limits.limits import Limits
 from consumers.loop.batches import Batches
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.context import LoopContext
@@ -106,6 +108,7 @@ class Consumer:
         self._connections = HandlerConnections(
             session.address, f"reservation {component.name} handlers", self._event_loop
         )
+        self._limits = Limits.of(component, category, session.address, self._log)
         dead_letters = DeadLetters(component.name, category)
         self._due = DueLetters()
         repeat_on_conflict = RepeatingOnConflict(
@@ -182,6 +185,9 @@ class Consumer:
                 if is_interrupt(error):
                     raise
                 raise Crashed(crash_text(self._category, self._runner, error)) from error
+            finally:
+                if self._limits is not None:
+                    self._limits.close()
             if self._bisection.in_progress or self._retrying.in_progress:
                 # A batch failed, and its handler may have asked the process to stop. Only the
                 # next holder of the partitions can count that.
@@ -214,6 +220,7 @@ class Consumer:
             enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
+        declare_breakers(connection, self._component, self._category)
         self._recurring.connected()
         # A new one for each connection: what it remembers may not have been committed.
         runner = self._runner = BatchRunner(
@@ -231,7 +238,8 @@ class Consumer:
                 self._losses,
                 options=self._options,
                 in_flight=self._in_flight,
-            )
+            ),
+            self._limits,
         )
         self._rebalancing.begin()
         new_messages, due_letters = True, False  # whether there may be any

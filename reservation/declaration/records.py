@@ -8,6 +8,7 @@ from typing import Any
 
 from reservation.entity.projection import Projector
 from reservation.handlers.breaker import Breaker
+from reservation.handlers.rate import Rate
 from reservation.handlers.retry import Retry
 from reservation.idempotence.key import KeyPart
 from reservation.idempotence.reserve import Reservation
@@ -52,6 +53,7 @@ class MessageDeclaration:
         retry: when a message whose handler raised is tried again; None for directly.
         breaker: when messages wait instead of failing; None for never.
         concurrency: how many calls may run at a time; None if the handler is not async.
+        rate: how often the handler is called at most; None for no limit.
         id: the field that holds the id of the component's entity, or a function of the message.
         from_position: the global position from which on messages of another category are handled.
         correlated: whether only those are handled whose correlation leads back to the component.
@@ -71,6 +73,7 @@ class MessageDeclaration:
     retry: Retry | None = None
     breaker: Breaker | None = None
     concurrency: int | None = None
+    rate: Rate | None = None
     id: EntityId = ""
     from_position: int = 0
     correlated: bool = False

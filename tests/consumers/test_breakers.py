@@ -1,4 +1,4 @@
-"""Breakers: while a provider is down, messages wait instead of failing, and then all are handled."""
+"""Breakers: while a provider is down messages wait instead of failing, and then are handled."""
 
 import asyncio
 import json

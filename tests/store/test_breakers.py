@@ -6,7 +6,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-OF = {"component": "payment", "category": "payment:command"}
+OF = {"consumer": "payment", "category": "payment:command"}
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 
 

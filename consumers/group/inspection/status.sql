@@ -39,14 +39,14 @@ UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
 -- name: breakers
-SELECT component, category, type,
+SELECT consumer, category, type,
        CASE WHEN opened_at IS NULL THEN 'closed'
             WHEN is_probing AND until > clock_timestamp() THEN 'half_open' ELSE 'open' END,
        opened_at, until, error_type
 FROM reservation.breakers
 WHERE %(consumers)s::text[] IS NULL
-   OR (component, category) IN (SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]))
-ORDER BY component, category, type
+   OR (consumer, category) IN (SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]))
+ORDER BY consumer, category, type
 
 -- name: dead_letters
 -- What waits for a breaker is tried when that lets it.
@@ -54,7 +54,7 @@ SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
        state, count(*),
        min(CASE WHEN reason = 'breaker_open' THEN greatest(next_attempt_at, (
              SELECT b.until FROM reservation.breakers b
-             WHERE (b.component, b.category) = (open.consumer, open.category) AND open.type = ANY (b.types)))
+             WHERE (b.consumer, b.category) = (open.consumer, open.category) AND open.type = ANY (b.types)))
            ELSE next_attempt_at END)
 FROM (
   SELECT * FROM reservation.dead_letters
