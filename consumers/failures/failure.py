@@ -45,11 +45,13 @@ class ProviderFailure:
         is_alone: whether the handler had succeeded since its last failure, so that the message may
             be at fault.
         wait: seconds until the next attempt; None if the breaker is closed.
+        pause: seconds until the next attempt if it would have been the last, but for the provider.
     """
 
     is_probe: bool
     is_alone: bool
     wait: float | None
+    pause: float
 
 
 class HandlerRaisedError(RaisedByHandlerError):

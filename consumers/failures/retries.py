@@ -39,12 +39,8 @@ class Retries:
         attempts, wait = next_attempt(
             cause, self._retry(type_), self._default, tried, may_be_last=may_be_last
         )
-        if provider is not None and provider.is_probe:
-            attempts = tried
         failure = Failure.of(error, self.detail, attempts=attempts, wait=wait)
-        if provider is None or provider.wait is None:
-            return failure
-        return replace(failure, reason=Reason.BREAKER, wait=provider.wait)
+        return failure if provider is None else _of_provider(failure, provider, tried)
 
     def most(self, type_: str) -> int:
         """Return how often a message is tried at most.
@@ -56,6 +52,17 @@ class Retries:
 
     def _retry(self, type_: str) -> Retry | None:
         return self._declared[type_].retry
+
+
+def _of_provider(failure: Failure, provider: ProviderFailure, tried: int) -> Failure:
+    """Return the failure of a message that was tried so often before, if it is the provider's."""
+    if provider.is_probe:
+        failure = replace(failure, attempts=tried)
+    if provider.wait is not None:
+        return replace(failure, reason=Reason.BREAKER, wait=provider.wait)
+    if failure.wait is not None and failure.attempts <= tried:
+        return replace(failure, wait=max(failure.wait, provider.pause))
+    return failure
 
 
 def _is_at_fault(provider: ProviderFailure, tried: int) -> bool:

@@ -172,9 +172,9 @@ class Breakers:
         )
         state.becomes(wait, is_probing)
         state.awaits_success = True
-        error.of_provider = ProviderFailure(
-            is_probe, is_alone, None if wait is None else state.wait
-        )
+        left = None if wait is None else state.wait
+        pause = breaker.open_for.total_seconds()
+        error.of_provider = ProviderFailure(is_probe, is_alone, left, pause)
         if has_opened:
             self._log.warning(
                 "breaker_opened",

@@ -124,7 +124,7 @@ def failure(of_provider, tried, *, attempts=3, cause=None):
         # is_probe, is_alone, wait: a closed breaker
         ((False, False, None), 0, 1, Reason.HANDLER, (4, 8)),
         ((False, False, None), 1, 2, Reason.HANDLER, (4, 8)),
-        ((False, False, None), 2, 2, Reason.HANDLER, (4, 8)),  # perhaps an outage has begun
+        ((False, False, None), 2, 2, Reason.HANDLER, (60, 60)),  # perhaps an outage has begun
         ((False, True, None), 2, 3, Reason.HANDLER, None),  # others succeed
         # an open one
         ((False, True, 30.0), 0, 1, Reason.BREAKER, (30, 30)),
@@ -133,7 +133,7 @@ def failure(of_provider, tried, *, attempts=3, cause=None):
         # a probe
         ((True, False, 30.0), 0, 0, Reason.BREAKER, (30, 30)),
         ((True, True, 30.0), 2, 2, Reason.BREAKER, (30, 30)),
-        ((True, True, None), 2, 2, Reason.HANDLER, (4, 8)),  # closed by somebody else meanwhile
+        ((True, True, None), 2, 2, Reason.HANDLER, (60, 60)),  # closed by somebody else meanwhile
         # not of the provider
         (None, 1, 2, Reason.HANDLER, (4, 8)),
         (None, 2, 3, Reason.HANDLER, None),
@@ -141,7 +141,7 @@ def failure(of_provider, tried, *, attempts=3, cause=None):
 )
 def test_an_outage_takes_no_last_attempt(of_provider, tried, attempts, reason, wait):
     """A message that alone fails has the attempts of its policy, and a probe takes none."""
-    found = failure(of_provider and ProviderFailure(*of_provider), tried)
+    found = failure(of_provider and ProviderFailure(*of_provider, 60.0), tried)
     assert (found.attempts, found.reason) == (attempts, reason)
     assert found.error_type == "builtins.OSError" or found.error_type == "OSError"
     if wait is None:
@@ -152,7 +152,7 @@ def test_an_outage_takes_no_last_attempt(of_provider, tried, attempts, reason, w
 
 def test_a_single_attempt_is_followed_by_another_where_the_provider_fails():
     """Only a second failure can show that others succeed meanwhile; a process that dies has two."""
-    closed = ProviderFailure(False, True, None)
+    closed = ProviderFailure(False, True, None, 60.0)
     assert (failure(closed, 0, attempts=1).attempts, failure(closed, 0, attempts=1).wait > 0) == (
         1,
         True,
