@@ -85,7 +85,7 @@ def test_a_process_that_dies_as_it_tries_holds_nobody_up(store, connection, data
     (tmp_path / "down").touch()
     send(store, range(30), 1)
     with started(database_url, tmp_path, "payments", "1s") as first:
-        first.wait_for("breaker_opened", type="Capture", error="ProviderDownError")
+        first.wait_for("breaker_opened", error="tests.apps.paying.ProviderDownError")
         (tmp_path / "deadly").touch()
         before = len(calls(tmp_path))
         first.wait_for("process_died")
