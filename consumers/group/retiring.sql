@@ -59,6 +59,9 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'rates', count(*) FROM reservation.rates
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -114,6 +117,10 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_revisions
 DELETE FROM reservation.revisions
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_rates
+DELETE FROM reservation.rates
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_processed
