@@ -105,10 +105,13 @@ class DeadLetters:
         size: int,
         limit: int,
         *,
+        limited: int = 1,
         parked: bool = True,
         running: Collection[int] = (),
     ) -> Due:
         """Look for letters that are due: the heads of queues, with what is parked behind each.
+
+        A queue whose head waited for a rate gives so many letters at most (`limited`).
 
         Letters whose calls go on in this process are left out. Finding heads that are parked takes
         long if very many entities have parked letters.
@@ -117,6 +120,7 @@ class DeadLetters:
             "partitions": list(partitions),
             "size": size,
             "limit": limit,
+            "limited": min(limited, limit),
             "parked": limit + len(running) if parked else 0,
             "running": list(running),
         }

@@ -62,6 +62,9 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'breakers', count(*) FROM reservation.breakers
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'rates', count(*) FROM reservation.rates
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -121,6 +124,10 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_breakers
 DELETE FROM reservation.breakers
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_rates
+DELETE FROM reservation.rates
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_processed
