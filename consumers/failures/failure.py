@@ -124,8 +124,8 @@ PERMANENT = frozenset(
 )
 
 
-# For these nothing has failed: the handler may not be called yet, which takes no attempt.
-HELD_UP = frozenset({Reason.LIMITED})
+# Of what has not failed: the handler may not be called yet, which takes no attempt.
+_HELD_UP = frozenset({Reason.LIMITED, Reason.BREAKER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +213,11 @@ class Unhandled:
         if self.failure.reason is Reason.PARKED:
             return "parked"
         return "dead" if self.failure.wait is None else "waiting"
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it has not failed: its handler may not be called yet."""
+        return self.failure.reason in _HELD_UP and not self.failure.error
 
     @property
     def runs(self) -> bool:

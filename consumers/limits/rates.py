@@ -62,8 +62,10 @@ class Rates:
     @property
     def most_at_once(self) -> int:
         """The most calls that may be taken at once, of any of the rates."""
-        rates = self._rates.values()
-        return max(int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+        at_once = (
+            int(HORIZON / one.interval.total_seconds()) + one.burst for one in self._rates.values()
+        )
+        return max(at_once, default=0)
 
     def begin(self, *, are_new: bool) -> None:
         """Begin a batch of messages that are new, or have waited; what was taken is lost."""
