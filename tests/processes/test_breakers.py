@@ -10,18 +10,19 @@ from reservation import Write
 from tests.apps.paying import CAPTURES, Capture, Captured, calls
 from tests.support.consuming import until
 from tests.support.started import EXAMPLES, Started
+from tests.support.watching import Watched
 
 PROCESSES = 3
 WAITING = "SELECT count(*) FROM reservation.dead_letters WHERE state IN ('waiting', 'parked')"
 STATES = "SELECT DISTINCT state FROM reservation.dead_letters"
 
 
-def started(database_url, folder, app, open_for):
+def started(database_url, folder, app, open_for, kind=Started):
     """Start a process of the payments."""
     env = os.environ | {"PAYING": str(folder), "PAYING_OPEN_FOR": open_for}
-    return Started(
+    return kind(
         database_url,
-        *("--partitions", str(PROCESSES), "--log-level", "warning"),
+        *("--partitions", str(PROCESSES), "--log-level", "info"),
         app=f"tests.apps.paying:{app}",
         cwd=EXAMPLES.parent,
         env=env,
@@ -78,6 +79,18 @@ def test_an_outage_makes_few_calls_and_no_dead_letter(
         until(lambda: connection.execute(STATES).fetchall() == [("handled",)])
     assert list(captured(store).values()) == [[0, 1, 0]] * 500
     assert connection.execute("SELECT until FROM reservation.breakers").fetchall() == [(None,)]
+
+
+def test_a_metric_says_whether_messages_wait(store, database_url, tmp_path):
+    """It is there from the beginning, for whoever alerts on it."""
+    open_ = ("reservation_breaker_open", "payment", CAPTURES, "Capture")
+    with started(database_url, tmp_path, "payments", "100ms", Watched) as watched:
+        until(lambda: watched.figures().get(open_) == 0)
+        (tmp_path / "down").touch()
+        send(store, range(30), 1)
+        until(lambda: watched.figure(*open_) == 1)
+        (tmp_path / "down").unlink()
+        until(lambda: watched.figure(*open_) == 0)
 
 
 def test_a_process_that_dies_as_it_tries_holds_nobody_up(store, connection, database_url, tmp_path):
