@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import consumers
-from reservation import Breaker, Component, Reject, Retry, RetryLater
+from reservation import Breaker, Component, Rate, Reject, Retry, RetryLater
 from reservation.strategies import Processed
 from tests.apps.bank import address
 from tests.consumers.builders import (
@@ -299,6 +299,47 @@ class MessageTwice:
                     """ '{"payId": "other", "tillId": "0"}')""",
                     [f"till-{command.till_id}"],
                 )
+
+
+def test_a_breaker_that_opens_while_the_next_batch_is_decided_on_ahead(connection, till):
+    """Calls that were made ahead are not made again, and the rest waits."""
+    names = [f"{number}a" for number in range(1, 101)]
+    till.failing = set(names[43:])
+    till.send(*names)
+    till.drain(batch_size=10)
+    assert till.paid() == names[:43]
+    assert sorted(till.calls) == sorted(names[:46])
+    assert len(till.states()) == 57
+    till.failing = set()
+    pass_time(connection)
+    till.drain(batch_size=10)
+    assert sorted(till.paid()) == sorted(names)
+
+
+def test_an_open_breaker_takes_no_call_of_a_rate(connection):
+    """And a call that its rate does not allow yet is not the probe."""
+    till = paying(connection, rate=Rate(1, per="1h", burst=3))
+    till.failing = set(NAMES)
+    till.send(*NAMES)
+    till.drain()
+    assert till.calls == NAMES[:3]
+    made_up = "SELECT made_up_at FROM reservation.rates"
+    ((before,),) = connection.execute(made_up).fetchall()
+    till.send("11a", "12a")
+    till.drain()
+    assert connection.execute(made_up).fetchall() == [(before,)]
+    till.failing = set()
+    pass_time(connection)
+    till.drain()
+    assert till.calls == NAMES[:3]
+    assert state(connection)["state"] == "half_open"
+    assert "limited" in {reason for _, reason, _ in reasons(connection)}
+    connection.execute("DELETE FROM reservation.rates")
+    till.let_next_attempts_be_due()
+    pass_time(connection)
+    till.drain()
+    assert len(till.paid()) >= 1
+    assert state(connection)["state"] == "closed"
 
 
 def test_a_lost_connection_is_no_fault_of_a_message(connection, database_url):
