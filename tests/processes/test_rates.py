@@ -61,7 +61,5 @@ def test_the_provider_is_not_called_more_often_by_several_processes(
     assert called[-1] >= (len(called) - 1 - LATE) / LIMIT
     answered = connection.execute("SELECT count(DISTINCT charge) FROM calls").fetchone()
     assert answered == (CHARGES,)
-    letters = connection.execute(
-        "SELECT DISTINCT state, attempts FROM reservation.dead_letters"
-    ).fetchall()
-    assert letters == [("handled", 0)]
+    states = connection.execute("SELECT DISTINCT state FROM reservation.dead_letters").fetchall()
+    assert states == [("handled",)]

@@ -47,7 +47,7 @@ SELECT: reservation.finding_decisions, reservation.positions, reservation.store_
 SELECT INSERT UPDATE DELETE: reservation.heartbeats, reservation.members, reservation.moves,
   reservation.scheduled
 USAGE SELECT: message_store.messages_global_position_seq
-SELECT INSERT DELETE: reservation.states
+SELECT INSERT DELETE: reservation.rates, reservation.states
 USAGE: schema message_store, schema reservation
 """)
 OPERATOR = rights_of("""

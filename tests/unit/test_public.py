@@ -20,7 +20,7 @@ from tests.support.servers import DEFAULT_IMAGE
 NAMES = {
     "reservation": """
         NO_STREAM AsyncMessageStore Cancellation Component Context FailedAttempt Key MessageStore
-        Metadata Notices Outcome Question ReadContext ReadModel Recorded Reject Retry RetryLater
+        Metadata Notices Outcome Question Rate ReadContext ReadModel Recorded Reject Retry RetryLater
         StoredMessage Tick Upcast Write __version__ stream_name
     """,
     "reservation.strategies": """
