@@ -64,7 +64,7 @@ def test_a_breaker_that_is_open_is_named_where_messages_wait(filled_url):
         )
     with TestClient(built(filled_url)) as client:
         page = text(signed_in(client).get("/").text)
-    assert "breaker open: Capture since 2026-01-02 03:04:05, after requests.HTTPError" in page
+    assert "breaker open: Capture since 2026-01-02 03:04:05 after requests.HTTPError" in page
     assert page.count("breaker open") == 1
 
 

@@ -23,6 +23,7 @@ import consumers
 from consumers.testing import run_in_memory
 from reservation import (
     AsyncMessageStore,
+    Breaker,
     Cancellation,
     Component,
     Context,
@@ -149,6 +150,7 @@ def report(error: BaseException, attempt: FailedAttempt) -> None:
     Deposit,
     key="deposit_id",
     retry=Retry(attempts=10, first="1s", most=timedelta(hours=1), on=(OSError, ValueError)),
+    breaker=Breaker(failures=20, within="1m", open_for=timedelta(seconds=30), on=(OSError,)),
     concurrency=50,
 )
 async def deposit_elsewhere(
