@@ -5,6 +5,7 @@ stored positions, without the partitions that another process has taken over mea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psycopg import Connection
@@ -221,7 +222,8 @@ class Consumer:
             enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
-        declare_breakers(connection, self._component, self._category)
+        declares = partial(declare_breakers, component=self._component, category=self._category)
+        self._wait_for_locks(declares, connection, stop)
         self._recurring.connected()
         # A new one for each connection: what it remembers may not have been committed.
         runner = self._runner = BatchRunner(
