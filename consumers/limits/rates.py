@@ -67,6 +67,12 @@ class Rates:
         )
         return max(at_once, default=0)
 
+    @property
+    def pace(self) -> float:
+        """The seconds in which the calls of one look are made; 0 if no rate has several."""
+        shortest = min(one.interval.total_seconds() for one in self._rates.values())
+        return HORIZON / 2 if shortest < HORIZON / 2 else 0.0
+
     def begin(self, *, are_new: bool) -> None:
         """Begin a batch of messages that are new, or have waited; what was taken is lost."""
         self._calls.clear()

@@ -111,7 +111,7 @@ class Consumer:
         )
         self._limits = Limits.of(component, category, session.address, self._log)
         dead_letters = DeadLetters(component.name, category)
-        self._due = DueLetters()
+        self._due = DueLetters(0.0 if self._limits is None else self._limits.pace)
         repeat_on_conflict = RepeatingOnConflict(
             self._log, self._telemetry, lambda: self._membership.positions.lowest
         )
