@@ -107,11 +107,12 @@ class DeadLetters:
         *,
         parked: bool = True,
         running: Collection[int] = (),
+        only: Collection[int] | None = None,
     ) -> Due:
         """Look for letters that are due: the heads of queues, with what is parked behind each.
 
-        Letters whose calls go on in this process are left out. Finding heads that are parked takes
-        long if very many entities have parked letters.
+        Letters whose calls go on in this process are left out, and so are all but those in `only`.
+        Finding heads that are parked takes long if very many entities have parked letters.
         """
         values = {
             "partitions": list(partitions),
@@ -119,6 +120,7 @@ class DeadLetters:
             "limit": limit,
             "parked": limit + len(running) if parked else 0,
             "running": list(running),
+            "only": None if only is None else list(only),
         }
         rows = self._query(connection, "due", values)
         letters, next_in = list[DueLetter](), rows[0][0]

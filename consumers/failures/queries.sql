@@ -67,7 +67,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- parked behind it, up to one in a partition that is not held. A letter comes with the data that it was given. They
 -- end with the message that brings the bytes of data and metadata, as they are stored, to a megabyte. In each row,
 -- of which there is at least one, are the seconds until the next letter that waits. Those whose async calls go on
--- in the process that asks are not due.
+-- in the process that asks are not due; in one that is paused, only those whose calls have ended are.
 WITH heads AS (
   (
     SELECT w.global_position, w.entity
@@ -75,6 +75,7 @@ WITH heads AS (
     WHERE w.consumer = %(consumer)s AND w.category = %(category)s AND w.state = 'waiting'
       AND w.next_attempt_at <= statement_timestamp()
       AND w.global_position <> ALL (%(running)s::bigint[])
+      AND (%(only)s::bigint[] IS NULL OR w.global_position = ANY (%(only)s))
       AND (%(size)s::integer = 1 AND %(partitions)s::integer[] = '{0}'
            OR reservation.partition_of(w.stream_name, %(size)s) = ANY(%(partitions)s))
       AND (w.entity IS NULL OR w.global_position <= (
@@ -116,7 +117,12 @@ WITH heads AS (
          sum(coalesce(pg_column_size(d.data), 0) + coalesce(pg_column_size(m.data), 0)
              + coalesce(pg_column_size(m.metadata), 0))
            OVER (ORDER BY d.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-  FROM (SELECT global_position FROM queued ORDER BY global_position LIMIT %(limit)s) AS l
+  FROM (
+    SELECT global_position FROM queued
+    WHERE %(only)s::bigint[] IS NULL OR global_position = ANY (%(only)s)
+    ORDER BY global_position
+    LIMIT %(limit)s
+  ) AS l
   CROSS JOIN LATERAL (
     SELECT * FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s

@@ -59,6 +59,9 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'pauses', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -69,6 +72,9 @@ SELECT 'handlers of processed messages', count(*) FROM reservation.processed_han
 WHERE consumer = %(consumer)s
 UNION ALL
 SELECT 'series', count(*) FROM reservation.series WHERE component = %(consumer)s
+UNION ALL
+SELECT 'pauses of all that it reads', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category IS NULL
 UNION ALL
 SELECT 'snapshots', count(*) FROM reservation.snapshots
 WHERE stream_name ^@ %(stream)s
@@ -115,6 +121,13 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 -- name: remove_revisions
 DELETE FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_pauses
+DELETE FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_all_pauses
+DELETE FROM reservation.pauses WHERE component = %(consumer)s AND category IS NULL
 
 -- name: remove_all_processed
 DELETE FROM reservation.processed_messages p

@@ -45,6 +45,13 @@ class ReadHandling:
             if together and self._declared[together[0].message.type].handler is not one.handler:
                 self._handle_all(together, effects, blocking)
                 together = []
+            # The first is handled in any case, so that there is something to commit.
+            if not together and self._context.is_paused and item is not decoded[0]:
+                if not are_letters:
+                    effects.ends_before = item.message
+                    return
+                blocking.runs(item.message, self._entity_of(item.message, item))
+                continue
             if blocking.heads and blocking.parks(item.message, self._entity_of(item.message, item)):
                 continue
             together.append(item)

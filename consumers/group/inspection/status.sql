@@ -39,8 +39,12 @@ UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
 -- name: dead_letters
+-- The open ones, by what they wait for: `retry` after a fault.
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
-       state, count(*), min(next_attempt_at)
+       CASE WHEN state <> 'waiting' THEN state
+            WHEN reason IN ('running', 'limited', 'breaker_open', 'paused') THEN reason
+            ELSE 'retry' END AS kind,
+       count(*), min(next_attempt_at)
 FROM (
   SELECT * FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('waiting', 'parked', 'dead')

@@ -52,6 +52,7 @@ FUNCTION_SCRIPTS = (
     "scheduled_writing",
     "group",
     "series",
+    "pauses",
     "http",
     "planner",
     "privileges",

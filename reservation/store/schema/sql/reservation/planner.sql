@@ -33,6 +33,8 @@ BEGIN
           'try_scheduled_singly', 'put_off_scheduled',
           -- series
           'declare_series', 'newest_series', 'stop_series', 'claim_tick', 'send_tick', 'fail_tick',
+          -- pauses
+          'pauses_of', 'release_paused',
           -- HTTP requests
           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request',
           'send_http_command', 'sent_http_commands']),

@@ -32,6 +32,8 @@ TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
 GRANT SELECT, INSERT, DELETE ON reservation.states TO message_store;
+GRANT SELECT, DELETE ON reservation.pauses TO message_store;
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO message_store;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION
   reservation.retry_with_data(text, text, bigint, jsonb, text, text, uuid)
