@@ -20,6 +20,7 @@ from reservation.component import Component
 from reservation.context import Context
 from reservation.declaration.key import Key
 from reservation.handlers.failed_attempt import FailedAttempt
+from reservation.handlers.rate import Rate
 from reservation.handlers.reading import ReadContext, Recorded
 from reservation.handlers.reject import Reject
 from reservation.handlers.retry import Retry, RetryLater
@@ -53,6 +54,7 @@ __all__ = [
     "Notices",
     "Outcome",
     "Question",
+    "Rate",
     "ReadContext",
     "ReadModel",
     "Recorded",

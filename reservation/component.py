@@ -16,6 +16,7 @@ from reservation.declaration.checks import (
     check_complete,
     check_other,
     check_own,
+    check_rate,
     check_recognized,
     check_reservation,
     check_selection,
@@ -57,6 +58,7 @@ from reservation.handlers.protocols import (
     InitiatorDecorator,
     ProjectorDecorator,
 )
+from reservation.handlers.rate import Rate
 from reservation.handlers.retry import Retry
 from reservation.idempotence.followed import Followed
 from reservation.idempotence.key import KeyPart, KeyValue, fields_of, key_fields, key_part
@@ -174,6 +176,7 @@ class Component(Generic[Entity]):
         ignoring: str | Iterable[str] = (),
         retry: Retry | None = None,
         concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> InitiatorDecorator[Command]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
 
@@ -186,17 +189,20 @@ class Component(Generic[Entity]):
             ignoring: the fields in which a reissue may differ from the first issue.
             retry: when a message is tried again whose handler raised.
             concurrency: how many calls of an async handler run at a time.
+            rate: how often the handler is called at most, over all processes; None for no limit.
 
         Raises:
             DeclarationError: the command is declared twice or lacks a field, another class has one
-                of its names, or the function cannot be its handler.
+                of its names, the function cannot be its handler, or the rate is by a field that
+                it cannot be by.
         """
         check_class(self.name, "initiate", command, "Open")
 
         fields = fields_of(command, ignoring)
+        check_rate(self.name, command, rate)
 
         def declare(handler: Any) -> Any:
-            recorded = {"role": Role.INITIATE, "ignoring": fields}
+            recorded = {"role": Role.INITIATE, "ignoring": fields, "rate": rate}
             own = self._declarations.own
             self._declare(own, command, handler, recorded, retry, concurrency)
             return handler
@@ -212,6 +218,7 @@ class Component(Generic[Entity]):
         once: Strategy | None = None,
         retry: Retry | None = None,
         concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
     @overload
     def handle(
@@ -221,6 +228,7 @@ class Component(Generic[Entity]):
         once: Strategy | None,
         retry: Retry | None = None,
         concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
     @overload
     def handle(
@@ -234,6 +242,7 @@ class Component(Generic[Entity]):
         once: Strategy | None = None,
         retry: Retry | None = None,
         concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> HandlerDecorator[Event, Entity]: ...
     def handle(
         self,
@@ -247,6 +256,7 @@ class Component(Generic[Entity]):
         correlated: bool = False,
         retry: Retry | None = None,
         concurrency: int | None = None,
+        rate: Rate | None = None,
     ) -> Any:
         """Declare the decorated function as the handler of a command, or of messages of others.
 
@@ -279,6 +289,7 @@ class Component(Generic[Entity]):
             retry: when a message is tried again whose handler raised, while others are handled;
                 None to try it the component's `attempts` times, directly.
             concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
+            rate: how often the handler is called at most, over all processes; None for no limit.
 
         Raises:
             DeclarationError: a command has neither key nor strategy; it has the key of
@@ -308,6 +319,8 @@ class Component(Generic[Entity]):
             reservation = given.reservation(self.name, message, self.id)
             fields = fields_of(message, given.ignoring)
             recorded |= {"role": Role.RESERVE, "reservation": reservation, "ignoring": fields}
+        check_rate(self.name, message, rate)
+        recorded["rate"] = rate
         if strategy is not None:
             strategy.declare(self.name, message, self.entity)
 

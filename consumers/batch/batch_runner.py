@@ -19,6 +19,7 @@ from consumers.effects.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.failures.letters import DeadLetters
 from consumers.group.positions import HeldPartitions, NotMovedError
 from consumers.handling.handling import Handling
+from consumers.limits.limits import Limits
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
@@ -40,7 +41,7 @@ class BatchRunner:
         retry_transaction: how it handles letters again.
     """
 
-    def __init__(self, context: ConsumerContext) -> None:
+    def __init__(self, context: ConsumerContext, limits: Limits | None = None) -> None:
         declared = declarations(context.component)
         snapshots = declared.snapshots(context.connection)
         ignoring = declared.ignoring(Role.INITIATE) | declared.ignoring(Role.RESERVE)
@@ -50,7 +51,7 @@ class BatchRunner:
         writer = EffectsWriter(context, snapshots)
         letters = DeadLetters(context.component.name, context.category)
         self._context = context
-        self._handling = Handling(context, snapshots, corrections)
+        self._handling = Handling(context, snapshots, corrections, limits)
         self._reading = BatchReading(context, corrections)
         self._reserver = Reserver(context, self._reading)
         self._batch_handling = BatchHandling(

@@ -7,7 +7,7 @@ Axon's sequenced dead-letter queue.)
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consumers.effects.effects import Effects
 from consumers.failures.failure import Failure, Reason, Unhandled
@@ -94,8 +94,13 @@ class Blocking:
         if self.policy.stop:
             error.global_position = message.global_position
             raise error
-        tried = 0 if self.policy.tried is None else self.policy.tried[message.global_position]
-        self._set_aside(message, entity, self._retries.failure(message.type, error, tried))
+        self._set_aside(
+            message, entity, self._retries.failure(message.type, error, self._tried(message))
+        )
+
+    def waits(self, message: StoredMessage, entity: str | None, failure: Failure) -> None:
+        """Set a message aside whose handler may not be called yet, which takes no attempt."""
+        self._set_aside(message, entity, replace(failure, attempts=self._tried(message)))
 
     def runs(self, message: StoredMessage, entity: str | None) -> None:
         """Set a message aside whose async call goes on, or a letter that stays as it is."""
@@ -133,6 +138,10 @@ class Blocking:
         effects.letters = [one for one in effects.letters if one.message.global_position < first]
         effects.counts.subtract(one.state for one in out if not one.runs)
         return {one.message.global_position for one in out}
+
+    def _tried(self, message: StoredMessage) -> int:
+        tried = self.policy.tried
+        return 0 if tried is None else tried[message.global_position]
 
     def _set_aside(self, message: StoredMessage, entity: str | None, failure: Failure) -> None:
         self._add(Unhandled(message, entity, failure))

@@ -72,6 +72,7 @@ class Reason(StrEnum):
     PROCESS_DIED = "process_died"
     PARKED = "parked"
     RUNNING = "running"
+    LIMITED = "limited"
 
 
 # The first that an error is an instance of.
@@ -121,6 +122,9 @@ class Failure:
         error_traceback: its traceback, where that is stored.
         exception: the exception itself, where that is reported; ours if the component raised none.
         entity_stream: the stream of the message's entity, where a handler was called with it.
+        rate: the name of the rate that the message waits for; None if it waits for none. Then its
+            time follows those of the letters that wait for it already, and `wait` is the least.
+        interval: the seconds between two calls of that rate.
     """
 
     reason: Reason
@@ -134,6 +138,8 @@ class Failure:
     error_traceback: str | None = None
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     entity_stream: str | None = None
+    rate: str | None = None
+    interval: float | None = None
 
     @classmethod
     def of(

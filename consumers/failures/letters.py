@@ -238,6 +238,8 @@ def _columns(failed: Sequence[tuple[int, str | None, Failure]]) -> dict[str, lis
         "digests": [failure.digest for failure in failures],
         "attempts": [failure.attempts for failure in failures],
         "waits": [failure.wait for failure in failures],
+        "rates": [failure.rate for failure in failures],
+        "intervals": [failure.interval for failure in failures],
     }
 
 

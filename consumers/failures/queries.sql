@@ -10,22 +10,26 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 INSERT INTO reservation.dead_letters AS known (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
   digest, attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
-  key_fields
+  key_fields, rate
 )
 SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
        l.state, l.reason, l.error, l.digest, l.attempts, %(process)s,
-       clock_timestamp() + make_interval(secs => l.wait),
+       coalesce(t.at, clock_timestamp() + make_interval(secs => l.wait)),
        l.error_type, l.error_place, l.error_text, l.error_traceback,
        CASE jsonb_typeof(%(key_fields)s->l.type) WHEN 'array' THEN
-         ARRAY(SELECT jsonb_array_elements_text(%(key_fields)s->l.type)) END
+         ARRAY(SELECT jsonb_array_elements_text(%(key_fields)s->l.type)) END,
+       l.rate
 FROM unnest(
   %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
   %(types)s::text[], %(entities)s::text[], %(states)s::text[], %(reasons)s::text[],
   %(errors)s::text[], %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[],
   %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
-  %(error_tracebacks)s::text[]
+  %(error_tracebacks)s::text[], %(rates)s::text[]
 ) AS l (global_position, message_id, stream_name, type, entity, state, reason, error, digest,
-        attempts, wait, error_type, error_place, error_text, error_traceback)
+        attempts, wait, error_type, error_place, error_text, error_traceback, rate)
+LEFT JOIN reservation.rate_times(
+  %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s
+) AS t ON t.global_position = l.global_position
 ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
     entity = excluded.entity, state = excluded.state, reason = excluded.reason,
@@ -33,7 +37,8 @@ SET message_id = excluded.message_id, stream_name = excluded.stream_name, type =
     process = excluded.process, changed_at = clock_timestamp(),
     next_attempt_at = excluded.next_attempt_at, error_type = excluded.error_type,
     error_place = excluded.error_place, error_text = excluded.error_text,
-    error_traceback = excluded.error_traceback, key_fields = excluded.key_fields
+    error_traceback = excluded.error_traceback, key_fields = excluded.key_fields,
+    rate = excluded.rate
 WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
    OR known.message_id <> excluded.message_id
 
@@ -196,14 +201,17 @@ WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = foun
 -- name: fail_again
 -- They are found as those that were handled, which some of them were taken for until they were written.
 WITH found AS MATERIALIZED (
-  SELECT d.place, l.*
+  SELECT d.place, l.*, coalesce(t.at, clock_timestamp() + make_interval(secs => l.wait)) AS at
   FROM unnest(
     %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
     %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[],
     %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
-    %(error_tracebacks)s::text[]
+    %(error_tracebacks)s::text[], %(rates)s::text[]
   ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
-          error_place, error_text, error_traceback)
+          error_place, error_text, error_traceback, rate)
+  LEFT JOIN reservation.rate_times(
+    %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s
+  ) AS t ON t.global_position = l.global_position
   CROSS JOIN LATERAL (
     SELECT d.ctid AS place, d.state, d.correction FROM reservation.dead_letters d
     WHERE d.consumer = %(consumer)s AND d.category = %(category)s
@@ -215,7 +223,7 @@ WITH found AS MATERIALIZED (
 )
 UPDATE reservation.dead_letters d
 SET state = CASE WHEN found.wait IS NULL THEN 'dead' ELSE 'waiting' END,
-    next_attempt_at = clock_timestamp() + make_interval(secs => found.wait),
+    next_attempt_at = found.at, rate = found.rate,
     entity = found.entity, reason = found.reason, error = found.error, digest = found.digest,
     attempts = found.attempts, process = %(process)s, changed_at = clock_timestamp(),
     error_type = found.error_type, error_place = found.error_place,

@@ -23,6 +23,7 @@ from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.message_handling import MessageHandling
 from consumers.handling.read_handling import ReadHandling
 from consumers.handling.redelivery import further_before, handled_before
+from consumers.limits.limits import Limits
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.table import declarations
 from reservation.entity.cache import NONE_READ, EntityCache, LastEvents
@@ -71,6 +72,7 @@ class Handling:
         context: ConsumerContext,
         snapshots: Snapshots | None,
         corrections: Corrections,
+        limits: Limits | None = None,
     ) -> None:
         component = context.component
         declared = declarations(component)
@@ -85,7 +87,8 @@ class Handling:
             copied=equivalent_copy,
             entering=context.log_context.enter_entity,
         )
-        self._messages = MessageHandling(context)
+        self._limits = limits
+        self._messages = MessageHandling(context, limits)
         self._concurrently = (
             ConcurrentHandling(context, self._messages, self._decoding)
             if self._declared.concurrency
@@ -304,6 +307,11 @@ class Handling:
     def _decided(self, prepared: PreparedMessages) -> Effects:
         """Decide on messages that are prepared."""
         decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
+        if self._limits is not None:
+            self._limits.begin(are_new=blocking.policy.tried is None)
+            for item in decoded:
+                if item.entity_stream is not None and not item.redelivered:
+                    self._limits.expects(item.message, item.command)
         if self._concurrently is not None and self._concurrently.applies_to(decoded):
             self._concurrently.run(decoded, effects, blocking)
         elif decoded and self._reads is not None:
@@ -385,14 +393,17 @@ class Handling:
                     blocking.runs(item.message, entity_of(item.message, item))
                     continue
                 try:
-                    self._messages.handle(item, item.entity_stream, effects)
+                    limit = self._messages.handle(item, item.entity_stream, effects)
                 except HandlerRaisedError as error:
                     if not self._messages.undo(error):
                         raise
                     blocking.fails(item.message, entity_of(item.message, item), error)
+                    continue
                 except MessageError as error:
                     error.global_position = item.message.global_position
                     raise
+                if limit is not None:
+                    blocking.waits(item.message, entity_of(item.message, item), limit)
 
     def _looks(self, decoded: Sequence[Decoded]) -> dict[Strategy, Statement[Check]]:
         """Return what each of the handlers' strategies looks at its messages with."""

@@ -8,10 +8,11 @@ from consumers.calls.handler_call import call, call_without_connection
 from consumers.calls.lending import BusyContext, LendingContext
 from consumers.calls.undoing import UndoableContext
 from consumers.effects.effects import Effects
-from consumers.failures.failure import HandlerRaisedError
+from consumers.failures.failure import Failure, HandlerRaisedError
 from consumers.handling.decoding import Decoded
 from consumers.handling.entity_copies import EntityCopies
 from consumers.handling.state_handling import StateContext, StateHandling
+from consumers.limits.limits import Limits
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.observability.spans import MessageSpan
 from reservation.context import Context
@@ -40,9 +41,10 @@ class MessageHandling:
         connection_used: whether a handler has asked for the connection.
     """
 
-    def __init__(self, context: ConsumerContext) -> None:
+    def __init__(self, context: ConsumerContext, limits: Limits | None = None) -> None:
         declared = declarations(context.component)
         self._context = context
+        self._limits = limits
         self._log_context = context.log_context
         self._component = context.component
         self.connection_used = False
@@ -55,10 +57,30 @@ class MessageHandling:
         self._copies = EntityCopies(context.log)
         self._states = StateHandling(context)
 
-    def handle(self, item: Decoded, stream_name: str, effects: Effects) -> None:
-        """Call the handler, apply its events to the entity and collect them to be written."""
+    def handle(self, item: Decoded, stream_name: str, effects: Effects) -> Failure | None:
+        """Call the handler, apply its events to the entity and collect them to be written.
+
+        Returns what the message has to wait for instead, if a limit holds it up.
+        """
         if self.skips(item, stream_name, effects):
-            return
+            return None
+        limits = self._limits
+        if limits is None:
+            self._handle_in_span(item, stream_name, effects)
+            return None
+        limit = limits.before_call(item.message, item.command)
+        if limit is not None:
+            self.forget_handled(item, effects)
+            return limit
+        try:
+            self._handle_in_span(item, stream_name, effects)
+        except HandlerRaisedError as error:
+            limits.failed(item.message, error)
+            raise
+        limits.succeeded(item.message)
+        return None
+
+    def _handle_in_span(self, item: Decoded, stream_name: str, effects: Effects) -> None:
         self._log_context.enter_message(item.message, stream_name)
         spans = self._context.spans
         if spans.tracing is None or not spans.wants_span(item.message):
@@ -217,6 +239,15 @@ class MessageHandling:
         elif self._declared[item.message.type].role is not Role.INITIATE:
             version = effects.entities[stream_name].version
         return item.message, item.unordered, version, of_state
+
+    def decide(self, item: Decoded, effects: Effects) -> float | Failure:
+        """Return in how many seconds a handler may be called, or what its message waits for."""
+        if self._limits is None:
+            return 0.0
+        decision = self._limits.decide(item.message, item.command)
+        if isinstance(decision, Failure):
+            self.forget_handled(item, effects)
+        return decision
 
     async def awaited(
         self, item: Decoded, stream_name: str, effects: Effects, context: Context

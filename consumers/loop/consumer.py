@@ -16,6 +16,7 @@ from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.membership import REBALANCE_INTERVAL, Membership, new_worker
+from consumers.limits.limits import Limits
 from consumers.loop.batches import Batches
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.context import LoopContext
@@ -110,6 +111,7 @@ class Consumer:
         self._connections = HandlerConnections(
             session.address, f"reservation {component.name} handlers", self._event_loop
         )
+        self._limits = Limits.of(component, category, session.address)
         dead_letters = DeadLetters(component.name, category)
         self._due = DueLetters()
         repeat_on_conflict = RepeatingOnConflict(
@@ -187,6 +189,9 @@ class Consumer:
                 if is_interrupt(error):
                     raise
                 raise Crashed(crash_text(self._category, self._runner, error)) from error
+            finally:
+                if self._limits is not None:
+                    self._limits.close()
             if self._bisection.in_progress or self._retrying.in_progress:
                 # A batch failed, and its handler may have asked the process to stop. Only the
                 # next holder of the partitions can count that.
@@ -237,7 +242,8 @@ class Consumer:
                 options=self._options,
                 in_flight=self._in_flight,
                 pauses=self._pauses,
-            )
+            ),
+            self._limits,
         )
         self._rebalancing.begin()
         new_messages, due_letters = True, False  # whether there may be any

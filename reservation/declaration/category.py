@@ -14,6 +14,7 @@ from reservation.declaration.records import (
     MessageDeclaration,
     Role,
 )
+from reservation.handlers.rate import Rate
 from reservation.idempotence.key import key_part
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.state_based.strategy import StateBased
@@ -138,6 +139,12 @@ class CategoryDeclarations:
         """The limit of calls at a time, by the types with an async handler."""
         found = {name: one.concurrency for name, one in self._records.items()}
         return {name: limit for name, limit in found.items() if limit is not None}
+
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The limits of how often handlers are called, by type."""
+        found = {name: one.rate for name, one in self._records.items()}
+        return {name: rate for name, rate in found.items() if rate is not None}
 
     @property
     def state_based(self) -> dict[str, StateBased]:

@@ -7,9 +7,12 @@ from reservation.declaration.table import Declarations
 from reservation.errors import DeclarationError
 from reservation.handlers.checks.declaration_checks import check_taken
 from reservation.handlers.checks.returned_checks import check_events
-from reservation.idempotence.key import check_fields, key_fields
+from reservation.handlers.rate import Rate
+from reservation.idempotence.key import can_be_key, check_fields, key_fields
 from reservation.idempotence.reserve import Reservation, check_keys
 from reservation.messages import stream_name
+from reservation.serialization.fields import hints_of
+from reservation.serialization.struct_types import shown
 
 
 def check_recognized(component: str, command: type, key: Any, once: Any) -> None:
@@ -111,6 +114,32 @@ def check_reservation(declared: Declarations, reservation: Reservation) -> None:
         )
     stream_name.check_category(into)
     check_keys(component, reservation, declared.own.reservations.values())
+
+
+def check_rate(component: str, message: type, rate: Any) -> None:
+    """Make sure that what was given as the rate of a handler is one, by a field of its message."""
+    name = message.__name__
+    if rate is None:
+        return
+    if not isinstance(rate, Rate):
+        given = "the class Rate" if rate is Rate else f"a {type(rate).__name__}"
+        raise DeclarationError(
+            f'{component}: rate= of {name} is {given}; write rate=Rate(5, per="1s")'
+        )
+    if rate.by is None:
+        return
+    fields = check_fields(message, ())
+    if rate.by not in fields:
+        raise DeclarationError(
+            f"{component}: the rate of {name} is by {rate.by!r}, and {name} has no such field; it "
+            f"has {', '.join(fields)}"
+        )
+    hint = hints_of(message)[rate.by]
+    if not can_be_key(hint):
+        raise DeclarationError(
+            f"{component}: the rate of {name} is by {rate.by!r}, a {shown(hint)}; use a field "
+            f"that is a string, a whole number, a UUID, a date, a Decimal or a member of an enum"
+        )
 
 
 def check_complete(declared: Declarations) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from reservation.entity.projection import Projector
+from reservation.handlers.rate import Rate
 from reservation.handlers.retry import Retry
 from reservation.idempotence.key import KeyPart
 from reservation.idempotence.reserve import Reservation
@@ -50,6 +51,7 @@ class MessageDeclaration:
         ignoring: the fields in which a reissue may differ from the first issue.
         retry: when a message whose handler raised is tried again; None for directly.
         concurrency: how many calls may run at a time; None if the handler is not async.
+        rate: how often the handler is called at most; None for no limit.
         id: the field that holds the id of the component's entity, or a function of the message.
         from_position: the global position from which on messages of another category are handled.
         correlated: whether only those are handled whose correlation leads back to the component.
@@ -68,6 +70,7 @@ class MessageDeclaration:
     ignoring: tuple[str, ...] = ()
     retry: Retry | None = None
     concurrency: int | None = None
+    rate: Rate | None = None
     id: EntityId = ""
     from_position: int = 0
     correlated: bool = False

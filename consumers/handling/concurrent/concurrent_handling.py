@@ -144,12 +144,14 @@ class ConcurrentHandling:
             item, message, effects = slot.item, slot.item.message, slot.effects
             if item.redelivered:
                 continue
-            may_block = blocking.heads or slot.error or slot.waits
+            may_block = blocking.heads or slot.error or slot.waits or slot.limit
             entity = self._entity_of(message, item) if may_block else None
             if blocking.parks(message, entity):
                 continue
             if slot.error is not None:
                 blocking.fails(message, entity, slot.error)
+            elif slot.limit is not None:
+                blocking.waits(message, entity, slot.limit)
             elif slot.waits:
                 blocking.runs(message, entity)
                 if slot.call is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from consumers.calls.repeated_call import await_repeatedly
 from consumers.effects.effects import Effects
-from consumers.failures.failure import HandlerRaisedError
+from consumers.failures.failure import Failure, HandlerRaisedError
 from consumers.handling.concurrent.admission import Admission
 from consumers.handling.concurrent.lanes import Lane, Slot
 from consumers.handling.decoding import Decoded
@@ -173,12 +173,12 @@ class LaneRun:
             return False
         try:
             with self._loop.blocking():
-                self._messages.handle(slot.item, stream_name, effects)
+                slot.limit = self._messages.handle(slot.item, stream_name, effects)
         except HandlerRaisedError as error:
             if not self._messages.undo(error):
                 raise
             slot.error = error
-        return slot.error is None
+        return slot.error is None and slot.limit is None
 
     async def _await(self, lane: Lane, slot: Slot, stream_name: str, effects: Effects) -> bool:
         """Await an async handler, or use the result of its call; return whether it succeeded."""
@@ -202,9 +202,13 @@ class LaneRun:
         try:
             if messages.skips(item, stream_name, effects):
                 return True
+            begins_in = messages.decide(item, effects)
+            if isinstance(begins_in, Failure):
+                slot.limit = begins_in
+                return False
             context = messages.context_of(item, stream_name, effects)
             lane.calling = slot, context
-            outcome = await self._outcome(lane, item, stream_name, effects, context)
+            outcome = await self._outcome(lane, item, stream_name, effects, context, begins_in)
         finally:
             lane.calling = None
             running.give_place(kind)
@@ -221,9 +225,17 @@ class LaneRun:
         return call is not None
 
     async def _outcome(
-        self, lane: Lane, item: Decoded, stream_name: str, effects: Effects, context: Context
+        self,
+        lane: Lane,
+        item: Decoded,
+        stream_name: str,
+        effects: Effects,
+        context: Context,
+        begins_in: float,
     ) -> CallResult:
-        """Call an async handler; return the result of the call."""
+        """Call an async handler, in so many seconds; return the result of the call."""
+        if begins_in:
+            await asyncio.sleep(begins_in)
         message, messages, loop = item.message, self._messages, self._loop
         spans, consumer = self._context.spans, self._context.component.name
         handler = partial(messages.awaited, item, stream_name, effects, context)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from consumers.effects.effects import Effects
+from consumers.failures.failure import Failure
 from consumers.handling.decoding import Decoded
 from consumers.runtime.running_calls import AsyncCall, CallResult
 from reservation.context import Context
@@ -20,6 +21,7 @@ class Slot:
         item: the message, decoded.
         effects: its effects; None while they are not known.
         error: what it failed with, if it is set aside.
+        limit: what it waits for, if a limit holds it up.
         called: if its handler is not async, set once it was called, or will not be.
         ordering_keys: what it shares with messages that must be handled one after the other.
         call: its async call, if that goes on.
@@ -33,6 +35,7 @@ class Slot:
     item: Decoded
     effects: Effects | None = None
     error: MessageError | None = None
+    limit: Failure | None = None
     called: asyncio.Event | None = None
     ordering_keys: frozenset[Hashable] = frozenset()
     call: AsyncCall | None = None

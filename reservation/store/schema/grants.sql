@@ -62,10 +62,10 @@ TO {role};
 GRANT INSERT (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
   attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
-  key_fields
+  key_fields, rate
 ), UPDATE (
   message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
-  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields
+  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields, rate
 ) ON reservation.dead_letters TO {role};
 GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO {role};
 GRANT SELECT, INSERT, UPDATE ON
@@ -74,7 +74,7 @@ GRANT SELECT, INSERT, UPDATE ON
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
-GRANT SELECT, INSERT, DELETE ON reservation.states TO {role};
+GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO {role};
 GRANT SELECT, DELETE ON reservation.pauses TO {role};
 GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};
 GRANT EXECUTE ON ROUTINE

@@ -76,6 +76,7 @@ WITH senders AS (
     ('consumer', 'reservation.passes', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.revisions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'DELETE']),
+    ('consumer', 'reservation.rates', ARRAY['SELECT', 'INSERT', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.series', ARRAY['SELECT', 'INSERT', 'UPDATE']),
@@ -108,11 +109,11 @@ WITH senders AS (
     ('consumer', 'dead_letters', ARRAY[
       'consumer', 'category', 'global_position', 'message_id', 'stream_name', 'type', 'entity',
       'state', 'reason', 'error', 'digest', 'attempts', 'process', 'next_attempt_at',
-      'error_type', 'error_place', 'error_text', 'error_traceback', 'key_fields'], 'INSERT'),
+      'error_type', 'error_place', 'error_text', 'error_traceback', 'key_fields', 'rate'], 'INSERT'),
     ('consumer', 'dead_letters', ARRAY[
       'message_id', 'stream_name', 'type', 'entity', 'state', 'reason', 'error', 'digest', 'attempts',
       'process', 'changed_at', 'next_attempt_at', 'error_type', 'error_place',
-      'error_text', 'error_traceback', 'key_fields'], 'UPDATE'),
+      'error_text', 'error_traceback', 'key_fields', 'rate'], 'UPDATE'),
     ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason', 'on_behalf_of'], 'INSERT'),
     ('operator', 'scheduled', ARRAY['cancelled_at', 'dead_at', 'attempts', 'attempt_at'], 'UPDATE')
   UNION ALL

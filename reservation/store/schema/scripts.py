@@ -36,6 +36,7 @@ FUNCTION_SCRIPTS = (
     "committing",
     "letter_data",
     "retrying",
+    "rates",
     "reserving",
     "reserving_next",
     "few_messages",

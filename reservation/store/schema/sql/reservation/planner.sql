@@ -24,6 +24,8 @@ BEGIN
           -- messages at positions, and letters
           'message_at', 'is_foreign', 'rebalance', 'has_open_letter', 'may_have_due_letters',
           'corrected_contents',
+          -- rates
+          'take_calls', 'forget_rates',
           -- what became of a command
           'first_after', 'message_in', 'asked_command', 'first_event', 'event_of_removed', 'found_outcome',
           -- writing
@@ -47,7 +49,7 @@ BEGIN
           'read_streams', 'read_with_entities', 'read_snapshots', 'write_snapshots', 'read_revisions',
           'find_new', 'reserve', 'compare_reserved', 'compare_initiations', 'stored_positions',
           'find_processed', 'record_processed', 'handled_before', 'newer_causes', 'look_at_states',
-          'check_unwritten',
+          'check_unwritten', 'rate_times',
           'asked_copy', 'asked_open_command', 'insert_scheduled', 'settle_scheduled']),
         -- The functions that it calls are taken to cost so much that a plan would be compiled.
         (ARRAY['jit = off'], ARRAY['reserve_next']),

@@ -140,6 +140,7 @@ CREATE TABLE reservation.dead_letters (
   error_place text,
   error_text text,
   error_traceback text,
+  rate text,  -- the name of the rate that it waits for, if it does
   PRIMARY KEY (consumer, category, global_position),
   CHECK ((state = 'waiting') = (next_attempt_at IS NOT NULL))
 );
@@ -153,6 +154,9 @@ WHERE state = 'parked';
 CREATE INDEX dead_letters_waiting ON reservation.dead_letters (consumer, category, next_attempt_at)
 WHERE state = 'waiting';
 
+CREATE INDEX dead_letters_of_rate ON reservation.dead_letters (consumer, category, rate, next_attempt_at)
+WHERE state = 'waiting' AND rate IS NOT NULL;
+
 CREATE INDEX dead_letters_with_data ON reservation.dead_letters (consumer, category, global_position)
 WHERE data IS NOT NULL;
 
@@ -162,6 +166,17 @@ CREATE INDEX dead_letters_in_order ON reservation.dead_letters (global_position,
 -- Who asks for the outcome of a command that nothing stands for yet finds its letter by its stream. A name
 -- can be longer than an ordered index takes.
 CREATE INDEX dead_letters_of_stream ON reservation.dead_letters USING hash (stream_name);
+
+-- The limits of how often handlers are called; see rates.sql. A rate is a handler's, or that of one value of a field
+-- of its messages, of which its name has a hash. A call inserts a row and deletes the one before, as a move does.
+-- Without a row there are no calls to be made up for.
+CREATE TABLE reservation.rates (
+  consumer text NOT NULL,
+  category text NOT NULL,
+  rate text NOT NULL,
+  made_up_at timestamptz NOT NULL,  -- when the calls so far are made up for, so that the whole burst is free
+  PRIMARY KEY (consumer, category, rate, made_up_at)
+);
 
 -- What people have done with dead letters, and why. Rows are only added. `request` is the same for all
 -- letters that were changed at once, and is the caller's: a request that comes twice is known again.

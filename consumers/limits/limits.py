@@ -1,0 +1,69 @@
+"""What is decided before each call of a handler that has a limit, and noted after it."""
+
+import time
+
+from consumers.failures.failure import Failure, HandlerRaisedError
+from consumers.limits.connection import LimitsConnection
+from consumers.limits.rates import Rates
+from reservation.component import Component
+from reservation.declaration.table import declarations
+from reservation.messages.message import StoredMessage
+
+
+class Limits:
+    """The limits of one consumer's category, over all of its connections."""
+
+    def __init__(self, component: Component, category: str, address: str) -> None:
+        self._connection = LimitsConnection(address, f"reservation {component.name} limits")
+        self._rates = Rates(component, category, self._connection)
+        self._began = 0.0
+
+    @classmethod
+    def of(cls, component: Component, category: str, address: str) -> "Limits | None":
+        """Return the limits of a category; None if no handler of its messages has any."""
+        declared = declarations(component).of(category)
+        return cls(component, category, address) if declared.rates else None
+
+    @property
+    def most_at_once(self) -> int:
+        """The most messages that have waited for one limit and may be handled at once."""
+        return self._rates.most_at_once
+
+    def begin(self, *, are_new: bool) -> None:
+        """Begin a batch of messages that are new, or were set aside before."""
+        self._rates.begin(are_new=are_new)
+
+    def expects(self, message: StoredMessage, command: object) -> None:
+        """Note a message of the batch whose handler may be called."""
+        self._rates.need(message.type, command)
+
+    def before_call(self, message: StoredMessage, command: object) -> Failure | None:
+        """Wait until the handler of a message may be called; or return what the message waits for.
+
+        The wait is short: what takes longer is waited for in the database.
+        """
+        decision = self.decide(message, command)
+        if isinstance(decision, Failure):
+            return decision
+        if decision > 0:
+            time.sleep(decision)
+            self._rates.waited(decision)
+        self._began = time.monotonic()
+        return None
+
+    def decide(self, message: StoredMessage, command: object) -> float | Failure:
+        """Return in how many seconds a handler may be called, or what its message waits for."""
+        return self._rates.next(message.type, command)
+
+    def succeeded(self, message: StoredMessage) -> None:
+        """Note that the handler of a message returned, or rejected it."""
+        self._rates.lasted(message.type, time.monotonic() - self._began)
+
+    def failed(self, message: StoredMessage, error: HandlerRaisedError) -> None:
+        """Note that the handler of a message raised."""
+        del error
+        self._rates.lasted(message.type, time.monotonic() - self._began)
+
+    def close(self) -> None:
+        """Close the connection; it is opened again when it is needed."""
+        self._connection.close()

@@ -1,0 +1,134 @@
+"""The rates of one category's handlers: which calls may be made now, and when.
+
+Calls are taken ahead for a short time, so that a rate of 1,000 a second does not need as many
+statements, and each is made at its time. One that is taken and not made is lost.
+"""
+
+import hashlib
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from consumers.failures.failure import Failure, Reason
+from consumers.limits.connection import LimitsConnection
+from reservation.component import Component
+from reservation.declaration.table import declarations
+
+# Seconds that calls are taken ahead at most, and that a batch waits in all for their times.
+HORIZON = 0.1
+
+# Seconds by which a call may be late; then another one is taken, so that late ones do not add up.
+_LATE = 0.05
+
+# Seconds that a call is taken to last before the first one has ended.
+_FIRST_GUESS = 0.005
+
+# Seconds between two removals of rows that say nothing any more.
+_CLEANING = 60.0
+
+
+@dataclass(slots=True)
+class _Calls:
+    """The calls of one rate in a batch.
+
+    Attributes:
+        times: when those that are taken may be made, by the monotonic clock.
+        needed: how many messages of the batch are still to come.
+        refused: what the others wait for, once one has to wait.
+    """
+
+    times: deque[float] = field(default_factory=deque)
+    needed: int = 0
+    refused: Failure | None = None
+
+
+class Rates:
+    """The rates of one consumer's category."""
+
+    def __init__(self, component: Component, category: str, connection: LimitsConnection) -> None:
+        declared = declarations(component).of(category)
+        self._rates = declared.rates
+        self._names = {type_: declared[type_].names[0] for type_ in self._rates}
+        self._concurrency = declared.concurrency
+        self._keys = {"consumer": component.name, "category": category}
+        self._connection = connection
+        self._calls: dict[str, _Calls] = {}
+        self._are_new = True
+        self._patience = HORIZON
+        self._lasts = dict.fromkeys(self._rates, _FIRST_GUESS)
+        self._clean_at = time.monotonic() + _CLEANING
+
+    @property
+    def most_at_once(self) -> int:
+        """The most calls that may be taken at once, of any of the rates."""
+        rates = self._rates.values()
+        return max(int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+
+    def begin(self, *, are_new: bool) -> None:
+        """Begin a batch of messages that are new, or have waited; what was taken is lost."""
+        self._calls.clear()
+        self._are_new = are_new
+        self._patience = HORIZON
+
+    def need(self, type_: str, command: object) -> None:
+        """Note a message of the batch whose handler may be called."""
+        if type_ in self._rates:
+            self._calls.setdefault(self._name(type_, command), _Calls()).needed += 1
+
+    def next(self, type_: str, command: object) -> float | Failure:
+        """Return in how many seconds a handler may be called, or what its message waits for."""
+        if type_ not in self._rates:
+            return 0.0
+        name = self._name(type_, command)
+        calls = self._calls[name]
+        now = time.monotonic()
+        while calls.times and calls.times[0] < now - _LATE:
+            calls.times.popleft()
+        if not calls.times and calls.refused is None:
+            self._take(type_, name, calls)
+        calls.needed -= 1
+        if calls.refused is not None:
+            return calls.refused
+        return max(calls.times.popleft() - time.monotonic(), 0.0)
+
+    def waited(self, seconds: float) -> None:
+        """Note that the batch has waited for a call."""
+        self._patience -= seconds
+
+    def lasted(self, type_: str, seconds: float) -> None:
+        """Note how long a call has lasted."""
+        if type_ in self._lasts:
+            self._lasts[type_] += (seconds - self._lasts[type_]) / 8
+
+    def _take(self, type_: str, name: str, calls: _Calls) -> None:
+        """Take as many calls as can be made at their times, or note what is waited for."""
+        rate, concurrency = self._rates[type_], self._concurrency.get(type_)
+        interval = rate.interval.total_seconds()
+        at_once = concurrency or int(HORIZON / max(self._lasts[type_], 1e-6))
+        values = {
+            **self._keys,
+            "rate": name,
+            "seconds": interval,
+            "burst": rate.burst,
+            "calls": max(min(calls.needed, at_once), 1),
+            "horizon": HORIZON if concurrency else max(self._patience, 0.0),
+            "is_new": self._are_new,
+        }
+        ((taken, first_in, next_in),) = self._connection.query("take_calls", values)
+        now = time.monotonic()
+        calls.times.extend(now + max(first_in + n * interval, 0.0) for n in range(taken))
+        if not taken:
+            calls.refused = Failure(Reason.LIMITED, wait=next_in, rate=name, interval=interval)
+        if now >= self._clean_at:
+            self._clean_at = now + _CLEANING
+            self._connection.query("forget_rates", self._keys)
+
+    def _name(self, type_: str, command: object) -> str:
+        """Return the name of the rate of a message, which shows nothing of its data."""
+        name, by = self._names[type_], self._rates[type_].by
+        if by is None:
+            return name
+        value = getattr(command, by)
+        text = str(value.value if isinstance(value, Enum) else value)
+        return f"{name} {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}"
