@@ -73,6 +73,7 @@ class Reason(StrEnum):
     PARKED = "parked"
     RUNNING = "running"
     LIMITED = "limited"
+    PAUSED = "paused"
 
 
 # The first that an error is an instance of.

@@ -16,7 +16,7 @@ from consumers.effects.blocking import Blocking
 from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.message_handling import MessageHandling
+from consumers.handling.message_handling import PAUSED, MessageHandling
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.table import declarations
 from reservation.errors import HandlerError, MessageError
@@ -53,6 +53,9 @@ class ReadHandling:
                 blocking.runs(item.message, self._entity_of(item.message, item))
                 continue
             if blocking.heads and blocking.parks(item.message, self._entity_of(item.message, item)):
+                continue
+            if self._messages.is_paused(item):
+                blocking.waits(item.message, self._entity_of(item.message, item), PAUSED)
                 continue
             together.append(item)
             if are_letters or not one.many:
