@@ -11,7 +11,7 @@ from cli.common.durations import in_two_units
 from cli.common.errors import debug_option
 from cli.common.options import database_option, json_option
 from consumers.pauses import administration
-from consumers.pauses.pause import Pause, Scope
+from consumers.pauses.pause import Scope, StoredPause
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
 
@@ -116,7 +116,7 @@ def resume_command(scope: Scope, every: bool, database_url: str, as_json: bool) 
         click.echo(f"Resumed {one.scope}, {one}, {lasted} ago.")
 
 
-def pause_as_json(pause: Pause) -> dict[str, object]:
+def pause_as_json(pause: StoredPause) -> dict[str, object]:
     """Return a pause as commands print it."""
     return {
         "component": pause.scope.component,

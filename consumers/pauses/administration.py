@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from psycopg import Connection
 
-from consumers.pauses.pause import Pause, PauseError, Scope
+from consumers.pauses.pause import PauseError, Scope, StoredPause
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
@@ -24,7 +24,7 @@ _SHOWN = 20
 
 def pause(
     connection: Connection[Any], scope: Scope, reason: str, *, on_behalf_of: str | None = None
-) -> Pause:
+) -> StoredPause:
     """Pause something that is not paused; `on_behalf_of` is who asked the connected program."""
     reason = reason.strip()
     if not reason:
@@ -41,7 +41,7 @@ def pause(
     return _pause(*rows[0])
 
 
-def resume(connection: Connection[Any], scope: Scope, *, every: bool = False) -> list[Pause]:
+def resume(connection: Connection[Any], scope: Scope, *, every: bool = False) -> list[StoredPause]:
     """Resume what is paused under exactly these names, or all pauses of a component."""
     with translated(), connection.transaction():
         values = _names(scope) | {"every": every}
@@ -53,14 +53,14 @@ def resume(connection: Connection[Any], scope: Scope, *, every: bool = False) ->
     return sorted(resumed, key=_order)
 
 
-def read_pauses(connection: Connection[Any], component: str | None = None) -> list[Pause]:
+def read_pauses(connection: Connection[Any], component: str | None = None) -> list[StoredPause]:
     """Return the pauses of all components or of one, those of the most first."""
     with translated():
         rows = connection.execute(_QUERIES["stored"], {"component": component}).fetchall()
     return [_pause(*row) for row in rows]
 
 
-def _order(pause: Pause) -> tuple[str, ...]:
+def _order(pause: StoredPause) -> tuple[str, ...]:
     scope = pause.scope
     return scope.component, scope.category or "", scope.type or "", scope.entity or ""
 
@@ -100,7 +100,7 @@ def _unknown(what: str, known: Sequence[str] | dict[str, list[str]]) -> str:
     return f"{printable(what)}; there is {', '.join(names[:_SHOWN]) or 'none'}{more}"
 
 
-def _nothing(scope: Scope, others: Sequence[Pause]) -> str:
+def _nothing(scope: Scope, others: Sequence[StoredPause]) -> str:
     """Return why there is nothing to resume."""
     if not others:
         return f"{scope} is not paused; nothing was changed"
@@ -118,5 +118,5 @@ def _names(scope: Scope) -> dict[str, str | None]:
 
 
 # Any: the columns of a pause, in their order.
-def _pause(component: str, category: Any, type_: Any, entity: Any, *rest: Any) -> Pause:
-    return Pause(Scope(component, category, type_, entity), *rest)
+def _pause(component: str, category: Any, type_: Any, entity: Any, *rest: Any) -> StoredPause:
+    return StoredPause(Scope(component, category, type_, entity), *rest)

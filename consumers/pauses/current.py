@@ -12,7 +12,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.pauses.pause import Pause, Scope
+from consumers.pauses.pause import Scope, StoredPause
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.messages.message import printable
@@ -58,7 +58,7 @@ class Pauses:
         self._types = declarations(component).of(category).types
         self._rows: Sequence[Row] = ()
         self._read_at = float("-inf")  # by the monotonic clock
-        self.whole: Pause | None = None
+        self.whole: StoredPause | None = None
         self.single: SinglePauses | None = None
         self.is_released = True
 
@@ -125,7 +125,7 @@ class Pauses:
         self._log(event, **given, paused_by=who, reason=why)
 
 
-def _pause(component: str, row: Row) -> Pause:
+def _pause(component: str, row: Row) -> StoredPause:
     category, type_, entity, reason, paused_by, paused_at = row
     at = datetime.fromisoformat(paused_at)
-    return Pause(Scope(component, category, type_, entity), reason, paused_by, at)
+    return StoredPause(Scope(component, category, type_, entity), reason, paused_by, at)

@@ -43,7 +43,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class StoredPause:
     """A pause as it is stored.
 
     Attributes:

@@ -8,16 +8,19 @@ import pytest
 import consumers
 from bank import account
 from consumers.group import membership  # noqa: TID251  so that only a notice can wake it up
+from reservation import Component, Retry
+from reservation.strategies import Processed
 from tests.apps import occupancy
 from tests.apps.bank import READS, RESERVED, address, event_types
 from tests.apps.nightly import SENT, hotels
-from tests.apps.occupancy import book, nights, one_by_one
-from tests.consumers.builders import TILLS, Till, letters, reasons
+from tests.apps.occupancy import Cancelled, book, by_sets, nights, one_by_one
+from tests.consumers.builders import TILLS, Paid, Pay, Till, letters, reasons, write_raw
 from tests.consumers.test_async_handlers import Notices
 from tests.support.commands import invoke_cli
 from tests.support.consuming import hosted, logged, logging, until
-from tests.support.controls import COMMANDS, deposit, open_
+from tests.support.controls import COMMANDS, deposit, open_, withdraw
 
+LATER = Retry(attempts=3, first="1h", on=ValueError)
 POSITION = "SELECT max(position) FROM reservation.positions WHERE category = %s"
 
 
@@ -44,7 +47,7 @@ def position(connection, category):
 @pytest.fixture
 def till(connection):
     """Give a till that was run once, so that the store knows it."""
-    till = Till(connection, attempts=3)
+    till = Till(connection)
     till.drain()
     return till
 
@@ -81,8 +84,9 @@ def test_a_category_is_paused_by_itself(connection, store, paused):
     assert event_types(store) == ["Opened", "Deposited"]
 
 
-def test_letters_of_a_paused_consumer_wait(connection, till):
+def test_letters_of_a_paused_consumer_wait(connection):
     """A retry that is due is made after the pause, with the attempts that are left."""
+    till = Till(connection, retry=LATER)
     till.failing = {"1a"}
     till.send("1a", "1b")
     till.drain()
@@ -267,7 +271,7 @@ def test_a_consumer_at_rest_knows_a_pause_before_the_next_message(
     """With notices directly, though it asks for nothing; without them it asks before it reads."""
     command(connection, "store", "notices", notices)
     with logged() as log, hosted(till.component, address(connection)):
-        log.wait_until("notice_awaited" if notices == "on" else "notice_missing")
+        log.wait_until("notice_awaited" if notices == "on" else "consumer_started")
         till.send("1a")
         until(lambda: till.paid() == ["1a"])
         if notices == "on":
@@ -291,3 +295,175 @@ def test_a_paused_consumer_stops_and_starts_paused(connection, till):
     log.wait_for("consumer_stopped")
     assert till.drain() == {}
     assert till.calls == []
+
+
+# Types and entities
+
+
+def test_messages_of_a_paused_type_wait_before_their_handler(connection, store):
+    """They are reserved as ever, take no attempt, and hold up their entity only."""
+    consumers.drain(account, address(connection))
+    pause(connection, "account", "--type", "Deposit")
+    for number in ("1", "2"):
+        store.write(open_(number), f"account:command-{number}")
+    store.write([deposit("d1", account="1"), deposit("d1", account="1")], "account:command-1")
+    store.write([withdraw("w1", "1.00", account="1")], "account:command-1")
+    store.write([withdraw("w2", "1.00", account="2")], "account:command-2")
+    counts = consumers.drain(account, address(connection)).counts
+    assert (counts["reserved"], counts["duplicate"]) == (3, 1)
+    assert event_types(store, "2") == ["Opened", "WithdrawalRejected"]
+    assert event_types(store, "1") == ["Opened"]
+    assert reasons(connection) == [("waiting", "paused", 0), ("parked", "parked", 0)]
+    resume(connection, "account", "--type", "Deposit")
+    consumers.drain(account, address(connection))
+    assert event_types(store, "1") == ["Opened", "Deposited", "Withdrawn"]
+
+
+def test_messages_of_a_paused_entity_wait(connection, till):
+    """Those of others do not."""
+    pause(connection, "till", "--entity", "till-1")
+    till.send("1a", "2a", "1b", "2b")
+    till.drain()
+    assert till.paid() == ["2a", "2b"]
+    assert reasons(connection) == [("waiting", "paused", 0), ("parked", "parked", 0)]
+    pause(connection, "till", "--entity", "till-2")
+    resume(connection, "till", "--entity", "till-1")
+    till.send("2c")
+    till.drain()
+    assert till.paid() == ["2a", "2b", "1a", "1b"]
+
+
+def test_a_pause_may_name_a_type_of_one_entity_in_one_category(connection, till):
+    """It concerns what all of it names."""
+    names = ("till", "--category", TILLS, "--type", "Pay", "--entity", "till-1")
+    pause(connection, *names)
+    pause(connection, "till", "--category", TILLS, "--type", "Refund")
+    till.send("1a", "2a")
+    till.drain()
+    assert till.paid() == ["2a"]
+    resume(connection, *names)
+    till.drain()
+    assert till.paid() == ["2a", "1a"]
+
+
+def test_a_letter_of_a_paused_type_keeps_its_attempts(connection):
+    """A retry that is due meanwhile is made after the pause."""
+    till = Till(connection, retry=LATER)
+    till.failing = {"1a"}
+    till.send("1a", "1b")
+    till.drain()
+    ((_, _, before), _) = reasons(connection)
+    assert before == 1
+    calls = len(till.calls)
+    pause(connection, "till", "--type", "Pay")
+    till.let_next_attempts_be_due()
+    till.drain()
+    assert reasons(connection) == [("waiting", "paused", before), ("parked", "parked", 0)]
+    assert len(till.calls) == calls
+    resume(connection, "till", "--type", "Pay")
+    till.failing = set()
+    till.drain()
+    assert till.paid() == ["1a", "1b"]
+
+
+def test_a_paused_message_is_no_duplicate_later(connection):
+    """A strategy that has looked at it forgets it, so that a message after it is handled once."""
+    till = Till(connection, once=Processed())
+    till.drain()
+    pause(connection, "till", "--type", "Pay")
+    till.send("1a")
+    till.drain()
+    resume(connection, "till", "--type", "Pay")
+    till.drain()
+    till.drain()
+    assert (till.calls, till.paid()) == (["1a"], ["1a"])
+
+
+def test_a_message_that_was_handled_before_does_not_wait(connection):
+    """Its handler would not be called; a reissue is a duplicate as ever."""
+    till = Till(connection, once=Processed("pay_id"))
+    till.send("1a")
+    till.drain()
+    pause(connection, "till", "--type", "Pay")
+    till.send("1a")
+    assert till.drain() == {"duplicate": 1}
+    assert letters(connection) == []
+
+
+def test_a_message_of_a_former_name_is_of_its_type(connection, store):
+    """Who pauses a type need not know under which names it was stored."""
+    component = Component("till", id="till_id")
+    component.message(Pay, former_names="Payment")
+    component.handle(Pay, once=None)(lambda command, entity, context: context.follow(command, Paid))
+    consumers.drain(component, address(connection))
+    pause(connection, "till", "--type", "Pay")
+    write_raw(connection, f"{TILLS}-1", "Payment", {"payId": "1a", "tillId": "1"})
+    consumers.drain(component, address(connection))
+    assert reasons(connection) == [("waiting", "paused", 0)]
+    resume(connection, "till", "--type", "Pay")
+    consumers.drain(component, address(connection))
+    assert [message.type for message in store.read_category("till")] == ["Paid"]
+
+
+def test_async_handlers_of_a_paused_type_are_not_called(connection, store, database_url):
+    """Those of other entities go on."""
+    made = Notices(store, database_url, once=Processed())
+    made.drain()
+    pause(connection, "notice", "--entity", "customer-1")
+    pause(connection, "notice", "--entity", "notice-1")
+    made.send("1a", "2a", "1b")
+    made.drain()
+    assert made.calls == ["2a"]
+    assert reasons(connection) == [("waiting", "paused", 0), ("parked", "parked", 0)]
+    resume(connection, "notice", "--all")
+    made.drain()
+    assert made.notified() == [("2a", 1), ("1a", 1), ("1b", 2)]
+
+
+@pytest.mark.parametrize("make", [one_by_one, by_sets])
+def test_a_type_or_a_stream_of_a_read_model_is_paused(connection, store, make):
+    """The entities of a read model are the streams that it reads."""
+    model = make()
+    name = f"occupancy_{1 if make is one_by_one else 2}"
+    consumers.drain(model, address(connection))
+    pause(connection, name, "--type", "Cancelled")
+    pause(connection, name, "--entity", "booking-b1")
+    book(store, 1, booking="b1")
+    book(store, 2, booking="b2")
+    store.write(Cancelled("b2", 2), "booking-b2")
+    book(store, 3, booking="b2")
+    book(store, 4, booking="b3")
+    consumers.drain(model, address(connection))
+    schema = name
+    assert nights(connection, schema) == {2: 1, 4: 1}
+    resume(connection, name, "--all")
+    consumers.drain(model, address(connection))
+    assert nights(connection, schema) == {1: 1, 2: 0, 3: 1, 4: 1}
+
+
+def test_letters_are_released_whoever_ends_the_pause(connection, till):
+    """A consumer that runs sees that the row is gone; one that starts releases what was left."""
+    pause(connection, "till", "--type", "Pay")
+    till.send("1a")
+    with logging(till.component, address(connection)) as log:
+        log.wait_for("message_waiting")
+        connection.execute("DELETE FROM reservation.pauses")
+        until(lambda: till.paid() == ["1a"])
+    pause(connection, "till", "--type", "Pay")
+    till.send("1b")
+    till.drain()
+    connection.execute("DELETE FROM reservation.pauses")
+    till.drain()
+    assert till.paid() == ["1a", "1b"]
+
+
+def test_what_is_still_paused_stays_so(connection, till):
+    """One pause of several that concern a message is over."""
+    pause(connection, "till", "--type", "Pay")
+    pause(connection, "till", "--entity", "till-1")
+    till.send("1a", "2a")
+    till.drain()
+    resume(connection, "till", "--type", "Pay")
+    till.drain()
+    assert till.paid() == ["2a"]
+    assert till.letter("1a")["reason"] == "paused"

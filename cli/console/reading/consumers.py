@@ -20,7 +20,7 @@ from consumers.group.inspection.unread import UnreadCategory, unread_categories
 from consumers.group.inspection.waits import pauses_of
 from consumers.group.membership import LEASE
 from consumers.pauses.administration import read_pauses
-from consumers.pauses.pause import Pause
+from consumers.pauses.pause import StoredPause
 from reservation.component import Component
 from reservation.inspection.schedule import SeriesEntry, list_series
 from reservation.postgres.queries import load_queries
@@ -71,7 +71,7 @@ class Group:
     category: str
     partitions: Sequence[PartitionStatus]
     members: Sequence[Member]
-    pauses: Sequence[Pause]
+    pauses: Sequence[StoredPause]
 
 
 @dataclass(frozen=True, slots=True)

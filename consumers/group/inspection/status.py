@@ -24,7 +24,7 @@ from consumers.group.inspection.stored_positions import (
 from consumers.group.inspection.unread import UnreadCategory, unread_categories
 from consumers.group.inspection.waits import OpenLetters
 from consumers.pauses.administration import read_pauses
-from consumers.pauses.pause import Pause
+from consumers.pauses.pause import StoredPause
 from reservation.component import Component
 from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
 from reservation.inspection.schedule import (
@@ -106,7 +106,7 @@ class Status:
     schedule: ScheduleStatus
     oldest_snapshot: HeldSnapshot | None
     unread: Sequence[UnreadCategory]
-    pauses: Sequence[Pause]
+    pauses: Sequence[StoredPause]
     series: SeriesStatus
 
 

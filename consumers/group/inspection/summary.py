@@ -23,7 +23,7 @@ from consumers.group.inspection.status import (
 from consumers.group.inspection.stored_positions import ConsumerId, StoredPosition
 from consumers.group.inspection.waits import OpenLetters, pauses_of, total, why
 from consumers.pauses.administration import read_pauses
-from consumers.pauses.pause import Pause
+from consumers.pauses.pause import StoredPause
 from reservation.inspection.schedule import (
     ScheduleStatus,
     SeriesEntry,
@@ -67,7 +67,7 @@ class ConsumerSummary:
     parked_entities: int
     next_attempt_at: datetime | None
     updated_at: datetime | None
-    pauses: Sequence[Pause]
+    pauses: Sequence[StoredPause]
 
     @property
     def is_paused(self) -> bool:
@@ -126,7 +126,7 @@ def _summary(
     connection: Connection[Any],
     rows: Sequence[StoredPosition],
     most_counted: int,
-    pauses: Sequence[Pause],
+    pauses: Sequence[StoredPause],
 ) -> ConsumerSummary:
     """Add up the partitions of one consumer and category."""
     found = of_stored(connection, rows, most_counted)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from consumers.pauses.pause import Pause
+from consumers.pauses.pause import StoredPause
 from reservation.messages.message import printable
 
 # What an open letter waits for, and how that is said. `retry` stands for all kinds of faults.
@@ -56,7 +56,7 @@ def total(letters: Sequence[OpenLetters]) -> OpenLetters:
     return OpenLetters({kind: count for kind, count in counts.items() if count})
 
 
-def pauses_of(pauses: Sequence[Pause], consumer: str, category: str) -> list[Pause]:
+def pauses_of(pauses: Sequence[StoredPause], consumer: str, category: str) -> list[StoredPause]:
     """Return the pauses that concern a consumer of a category, those of all of it first."""
     own = [
         one
@@ -68,20 +68,15 @@ def pauses_of(pauses: Sequence[Pause], consumer: str, category: str) -> list[Pau
 
 def why(
     letters: OpenLetters,
-    pauses: Sequence[Pause],
+    pauses: Sequence[StoredPause],
     since: Callable[[datetime], str],
     *,
     unread: bool,
     without_holder: bool,
 ) -> list[str]:
-    """Return why messages are not handled, in a few words each; nothing if none are left.
+    """Return why messages of a consumer are not handled, in a few words each; nothing if all are.
 
-    Args:
-        letters: the open letters.
-        pauses: the pauses that concern the consumer.
-        since: says since when something has been paused.
-        unread: whether there are messages that it has not read.
-        without_holder: whether no process reads a partition of the category.
+    A time is said as `since` returns it. A consumer that has nothing to do needs no holder.
     """
     counts = letters.counts
     said = [f"{counts[kind]:,} {text}" for kind, text in KINDS.items() if kind in counts]
