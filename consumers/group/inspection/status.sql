@@ -39,12 +39,12 @@ UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
 -- name: dead_letters
--- The open ones, by what they wait for: `retry` after a fault.
+-- The open ones, by what they wait for: `retry` after a fault. Nobody knows when a pause ends.
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
        CASE WHEN state <> 'waiting' THEN state
             WHEN reason IN ('running', 'limited', 'breaker_open', 'paused') THEN reason
             ELSE 'retry' END AS kind,
-       count(*), min(next_attempt_at)
+       count(*), min(next_attempt_at) FILTER (WHERE reason <> 'paused')
 FROM (
   SELECT * FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('waiting', 'parked', 'dead')
