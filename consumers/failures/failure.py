@@ -104,6 +104,10 @@ PERMANENT = frozenset(
 )
 
 
+# For these nothing has failed: the handler may not be called yet, which takes no attempt.
+HELD_UP = frozenset({Reason.LIMITED, Reason.PAUSED})
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A message's failure, and the time of its next attempt.

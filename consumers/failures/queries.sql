@@ -69,13 +69,14 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: due
 -- The first open letter of an entity is due if it is parked, or waits and its time has come. With it come those
--- parked behind it, up to one in a partition that is not held. A letter comes with the data that it was given. They
--- end with the message that brings the bytes of data and metadata, as they are stored, to a megabyte. In each row,
--- of which there is at least one, are the seconds until the next letter that waits. Those whose async calls go on
--- in the process that asks are not due; in one that is paused, only those whose calls have ended are.
+-- parked behind it, up to one in a partition that is not held; behind one that waited for a rate so few that one of
+-- them waits next. A letter comes with the data that it was given. They end with the message that brings the bytes of
+-- data and metadata, as they are stored, to a megabyte. In each row, of which there is at least one, are the seconds
+-- until the next letter that waits. Those whose async calls go on in the process that asks are not due; in one that is
+-- paused, only those whose calls have ended are.
 WITH heads AS (
   (
-    SELECT w.global_position, w.entity
+    SELECT w.global_position, w.entity, w.rate IS NOT NULL AS is_limited
     FROM reservation.dead_letters w
     WHERE w.consumer = %(consumer)s AND w.category = %(category)s AND w.state = 'waiting'
       AND w.next_attempt_at <= statement_timestamp()
@@ -93,7 +94,7 @@ WITH heads AS (
     LIMIT %(limit)s
   )
   UNION ALL
-  SELECT global_position, entity
+  SELECT global_position, entity, false
   FROM reservation.parked_heads(%(consumer)s, %(category)s, %(partitions)s, %(size)s, %(parked)s)
   WHERE global_position <> ALL (%(running)s::bigint[])
 ), queued AS (
@@ -112,7 +113,7 @@ WITH heads AS (
       WHERE d.consumer = %(consumer)s AND d.category = %(category)s
         AND d.entity BETWEEN h.entity AND h.entity AND d.state IN ('waiting', 'parked', 'dead')
       ORDER BY d.entity, d.global_position
-      LIMIT %(limit)s
+      LIMIT CASE WHEN h.is_limited THEN %(limited)s ELSE %(limit)s END
     ) AS first
   ) AS queue
   WHERE NOT queue.is_behind

@@ -62,6 +62,9 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
 SELECT 'pauses', count(*) FROM reservation.pauses
 WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'rates', count(*) FROM reservation.rates
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: count_all
 SELECT 'processed messages', count(*)
@@ -128,6 +131,10 @@ WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_pauses
 DELETE FROM reservation.pauses WHERE component = %(consumer)s AND category IS NULL
+
+-- name: remove_rates
+DELETE FROM reservation.rates
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_all_processed
 DELETE FROM reservation.processed_messages p

@@ -25,7 +25,7 @@ _LATE = 0.05
 _FIRST_GUESS = 0.005
 
 # Seconds between two removals of rows that say nothing any more.
-_CLEANING = 60.0
+CLEANING = 60.0
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Rates:
         self._are_new = True
         self._patience = HORIZON
         self._lasts = dict.fromkeys(self._rates, _FIRST_GUESS)
-        self._clean_at = time.monotonic() + _CLEANING
+        self._clean_at = time.monotonic() + CLEANING
 
     @property
     def most_at_once(self) -> int:
@@ -105,7 +105,9 @@ class Rates:
         """Take as many calls as can be made at their times, or note what is waited for."""
         rate, concurrency = self._rates[type_], self._concurrency.get(type_)
         interval = rate.interval.total_seconds()
-        at_once = concurrency or int(HORIZON / max(self._lasts[type_], 1e-6))
+        # As many as one after the other can make at their times, and no more than that are lost.
+        lasts = interval if concurrency else max(interval, self._lasts[type_])
+        at_once = min(concurrency or calls.needed, int(HORIZON / lasts))
         values = {
             **self._keys,
             "rate": name,
@@ -121,7 +123,7 @@ class Rates:
         if not taken:
             calls.refused = Failure(Reason.LIMITED, wait=next_in, rate=name, interval=interval)
         if now >= self._clean_at:
-            self._clean_at = now + _CLEANING
+            self._clean_at = now + CLEANING
             self._connection.query("forget_rates", self._keys)
 
     def _name(self, type_: str, command: object) -> str:

@@ -133,6 +133,7 @@ class Consumer:
             self._running,
             options.batch_size,
             max(declarations(component).of(category).concurrency.values(), default=1),
+            1 if self._limits is None else self._limits.most_at_once + 1,
         )
         suspects = suspects or Suspects()
         self._calls = OngoingCalls(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from consumers.batch.batch_handling import BatchResult
 from consumers.batch.batch_runner import BatchRunner
 from consumers.batch.letter_transaction import RetryResult
-from consumers.failures.failure import Reason, Unhandled
+from consumers.failures.failure import HELD_UP, Reason, Unhandled
 from consumers.runtime.observability.logs import Log
 from reservation.messages.message import StoredMessage, printable
 from reservation.raised import describe
@@ -62,8 +62,9 @@ def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> N
 
 def log_letters(log: Log, letters: Sequence[Unhandled]) -> None:
     """Log each message that is dead, other than conflicts, and how many are parked or wait."""
-    failed = [letter for letter in letters if not letter.runs]
-    _log_waiting(log, [letter for letter in failed if letter.state == "waiting"])
+    waiting = [letter for letter in letters if letter.state == "waiting" and not letter.runs]
+    _log_waiting(log, [letter for letter in waiting if letter.failure.reason not in HELD_UP])
+    _log_held_up(log, [letter for letter in waiting if letter.failure.reason in HELD_UP])
     for letter in letters:
         if letter.state != "dead" or letter.failure.reason is Reason.CONFLICT:
             continue
@@ -80,6 +81,21 @@ def log_letters(log: Log, letters: Sequence[Unhandled]) -> None:
     if parked:
         entities = {letter.entity for letter in parked}
         log.info("message_parked", count=len(parked), entities=len(entities))
+
+
+def _log_held_up(log: Log, letters: Sequence[Unhandled]) -> None:
+    """Log the messages whose handlers may not be called yet: one event for a type and a reason."""
+    alike: defaultdict[tuple[str, Reason], list[float]] = defaultdict(list)
+    for letter in letters:
+        alike[letter.message.type, letter.failure.reason].append(letter.failure.wait or 0.0)
+    for (type_, reason), waits in alike.items():
+        log.info(
+            "message_held_up",
+            type=printable(type_),
+            reason=reason.value,
+            count=len(waits),
+            next_attempt_in=round(min(waits), 3),
+        )
 
 
 def _log_waiting(log: Log, letters: Sequence[Unhandled]) -> None:

@@ -446,7 +446,7 @@ def test_letters_are_released_whoever_ends_the_pause(connection, till):
     pause(connection, "till", "--type", "Pay")
     till.send("1a")
     with logging(till.component, address(connection)) as log:
-        log.wait_for("message_waiting")
+        log.wait_for("message_held_up", reason="paused")
         connection.execute("DELETE FROM reservation.pauses")
         until(lambda: till.paid() == ["1a"])
     pause(connection, "till", "--type", "Pay")

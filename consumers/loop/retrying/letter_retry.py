@@ -70,6 +70,7 @@ class Retrying:
         running: RunningCalls,
         most: int,
         concurrency: int = 1,
+        limited: int = 1,
     ) -> None:
         self._dead_letters = dead_letters
         self._due = due
@@ -79,6 +80,7 @@ class Retrying:
         self._attempts = attempts
         self._running = running
         self._most = most
+        self._limited = limited
         self._least = min(concurrency, most)
         self._size = most  # of the next set: as many as take about `SLICE`
 
@@ -115,6 +117,7 @@ class Retrying:
             positions.partitions,
             positions.size,
             limit,
+            limited=self._limited,
             parked=parked,
             running=self._running.excluded(),
             only=ended if only_ended else None,

@@ -44,15 +44,15 @@ BEGIN
           -- the next messages of a category or a stream
           'read_stream', 'read_category', 'read_category_part', 'read_part', 'read_commands', 'keys_of_next',
           'last_message', 'category_head',
-          'parked_heads', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
+          'parked_heads', 'last_limited', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
         (by_key, ARRAY[
           'read_streams', 'read_with_entities', 'read_snapshots', 'write_snapshots', 'read_revisions',
           'find_new', 'reserve', 'compare_reserved', 'compare_initiations', 'stored_positions',
           'find_processed', 'record_processed', 'handled_before', 'newer_causes', 'look_at_states',
-          'check_unwritten', 'rate_times',
+          'check_unwritten',
           'asked_copy', 'asked_open_command', 'insert_scheduled', 'settle_scheduled']),
-        -- The functions that it calls are taken to cost so much that a plan would be compiled.
-        (ARRAY['jit = off'], ARRAY['reserve_next']),
+        -- The functions that they call are taken to cost so much that a plan would be compiled.
+        (ARRAY['jit = off'], ARRAY['reserve_next', 'rate_times']),
         -- No two commands have the same content.
         (ARRAY['enable_memoize = off'], ARRAY['keys_of_next', 'read_commands']),
         -- For the last message of a stream a page of the index is gone through, of which an index-only scan

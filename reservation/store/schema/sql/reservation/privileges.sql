@@ -19,10 +19,10 @@ TO message_store;
 GRANT INSERT (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error, digest,
   attempts, process, next_attempt_at, error_type, error_place, error_text, error_traceback,
-  key_fields
+  key_fields, rate
 ), UPDATE (
   message_id, stream_name, type, entity, state, reason, error, digest, attempts, process, changed_at,
-  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields
+  next_attempt_at, error_type, error_place, error_text, error_traceback, key_fields, rate
 ) ON reservation.dead_letters TO message_store;
 GRANT DELETE ON reservation.moves, reservation.members, reservation.heartbeats TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
@@ -31,9 +31,9 @@ GRANT SELECT, INSERT, UPDATE ON
 TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
-GRANT SELECT, INSERT, DELETE ON reservation.states TO message_store;
 GRANT SELECT, DELETE ON reservation.pauses TO message_store;
 GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO message_store;
+GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO message_store;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION
   reservation.retry_with_data(text, text, bigint, jsonb, text, text, uuid)

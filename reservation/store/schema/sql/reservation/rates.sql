@@ -6,6 +6,23 @@
 -- looked up among them. So nothing has to be brought in step with letters that are discarded, or with a batch that is
 -- not committed.
 
+-- The time of the last letter that waits for a rate. The rate is a range, and orders the letters too, so that only
+-- the index of the letters of rates gives that order: by another one all that waits would be read.
+CREATE OR REPLACE FUNCTION reservation.last_limited(consumer text, category text, rate text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  RETURN (
+    SELECT l.next_attempt_at
+    FROM reservation.dead_letters l
+    WHERE l.consumer = last_limited.consumer AND l.category = last_limited.category
+      AND l.rate BETWEEN last_limited.rate AND last_limited.rate AND l.state = 'waiting'
+    ORDER BY l.rate DESC, l.next_attempt_at DESC
+    LIMIT 1);
+END
+$$;
+
 -- Takes up to so many calls of a rate, whose times come within `horizon` seconds. Returns how many; in how many
 -- seconds the first may be made, each next one `seconds` later (below 0: now); and in how many the next one that
 -- is not taken. For new messages (`is_new`) none is taken while letters wait.
@@ -23,13 +40,8 @@ DECLARE
   at timestamptz;
 BEGIN
   IF is_new THEN
-    SELECT l.next_attempt_at INTO last
-    FROM reservation.dead_letters l
-    WHERE l.consumer = take_calls.consumer AND l.category = take_calls.category AND l.rate = take_calls.rate
-      AND l.state = 'waiting'
-    ORDER BY l.next_attempt_at DESC
-    LIMIT 1;
-    IF FOUND THEN
+    last := reservation.last_limited(take_calls.consumer, take_calls.category, take_calls.rate);
+    IF last IS NOT NULL THEN
       taken := 0;
       next_in := greatest(extract(epoch FROM last - clock_timestamp())::float8 + seconds, 0);
       RETURN;
@@ -79,17 +91,12 @@ BEGIN
     FROM unnest(global_positions, rates, waits, rate_times.seconds) AS g (global_position, rate, wait, seconds)
     WHERE g.rate IS NOT NULL
   ), queues AS MATERIALIZED (
-    SELECT r.rate, (
-      SELECT l.next_attempt_at
-      FROM reservation.dead_letters l
-      WHERE l.consumer = rate_times.consumer AND l.category = rate_times.category AND l.rate = r.rate
-        AND l.state = 'waiting' AND l.next_attempt_at > clock_timestamp()
-      ORDER BY l.next_attempt_at DESC
-      LIMIT 1) AS last
+    SELECT r.rate, reservation.last_limited(rate_times.consumer, rate_times.category, r.rate) AS last
     FROM (SELECT DISTINCT g.rate FROM given g) AS r
   )
   SELECT g.global_position,
-         greatest(clock_timestamp() + make_interval(secs => g.wait), q.last + make_interval(secs => g.seconds))
+         greatest(clock_timestamp() + make_interval(secs => g.wait),
+                  CASE WHEN q.last > clock_timestamp() THEN q.last + make_interval(secs => g.seconds) END)
          + make_interval(secs => g.n * g.seconds)
   FROM given g
   JOIN queues q ON q.rate = g.rate;
