@@ -131,10 +131,11 @@ class Heartbeat:
             try:
                 if due or look:
                     connection = connection or self._connect()
-                    for lease in look:
-                        lease.look(connection)
                     if due:
                         self._beat(connection, due)
+                    for lease in look:
+                        with contextlib.suppress(ReservationError):
+                            lease.look(connection)
             except Exception:  # noqa: BLE001  a handler may have closed its descriptor
                 _close(connection)
                 connection = None

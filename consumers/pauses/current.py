@@ -5,6 +5,7 @@ the thread that renews its lease), and once it is notified where it is at rest. 
 effective within a second, also for the rest of a batch.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -56,7 +57,8 @@ class Pauses:
     ) -> None:
         self._component, self._category, self._log = component.name, category, log
         self._types = declarations(component).of(category).types
-        self._rows: Sequence[Row] = ()
+        self._lock = threading.Lock()
+        self._rows: Sequence[Row] = []
         self._read_at = float("-inf")  # by the monotonic clock
         self.whole: StoredPause | None = None
         self.single: SinglePauses | None = None
@@ -82,17 +84,23 @@ class Pauses:
 
     def release(self, connection: Connection[Any]) -> None:
         """Have letters looked at that wait for a pause which is over."""
-        with translated():
-            names = {"component": self._component, "category": self._category}
-            connection.execute(_QUERIES["release"], names)
         self.is_released = False
+        try:
+            with translated():
+                names = {"component": self._component, "category": self._category}
+                connection.execute(_QUERIES["release"], names)
+        except BaseException:
+            self.is_released = True
+            raise
 
     def note(self, rows: Sequence[Row] | None, began: float) -> None:
         """Note what was read by a statement that began at a time."""
-        if began < self._read_at:
-            return
-        self._read_at = began
-        own = [row for row in rows or () if row[0] in (None, self._category)]
+        with self._lock:
+            if began >= self._read_at:
+                self._read_at = began
+                self._note([row for row in rows or () if row[0] in (None, self._category)])
+
+    def _note(self, own: Sequence[Row]) -> None:
         if own == self._rows:
             return
         before, self._rows = self._rows, own
