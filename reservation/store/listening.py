@@ -204,6 +204,7 @@ class Listening:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self._channels[channel].add(subscription)
         subscription.number = self._number
+        subscription.pauses = True  # there was no notice of them before
 
     def _take_in(self, connection: Connection[Any]) -> None:
         """Take what has arrived, without waiting.
