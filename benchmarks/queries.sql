@@ -130,3 +130,9 @@ INSERT INTO bookings VALUES (%s, %s)
 
 -- name: insert_bookings
 INSERT INTO bookings SELECT * FROM unnest(%s::text[], %s::int[])
+
+-- name: called_at
+SELECT extract(epoch FROM (data->>'processedTime')::timestamptz)::float8 AS at
+FROM message_store.messages
+WHERE message_store.category(stream_name) = 'account'
+ORDER BY at

@@ -28,7 +28,7 @@ FROM unnest(
 ) AS l (global_position, message_id, stream_name, type, entity, state, reason, error, digest,
         attempts, wait, error_type, error_place, error_text, error_traceback, rate)
 LEFT JOIN reservation.rate_times(
-  %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s
+  %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s, false
 ) AS t ON t.global_position = l.global_position
 ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
@@ -211,7 +211,7 @@ WITH found AS MATERIALIZED (
   ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
           error_place, error_text, error_traceback, rate)
   LEFT JOIN reservation.rate_times(
-    %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s
+    %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s, true
   ) AS t ON t.global_position = l.global_position
   CROSS JOIN LATERAL (
     SELECT d.ctid AS place, d.state, d.correction FROM reservation.dead_letters d

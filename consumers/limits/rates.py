@@ -105,15 +105,14 @@ class Rates:
         """Take as many calls as can be made at their times, or note what is waited for."""
         rate, concurrency = self._rates[type_], self._concurrency.get(type_)
         interval = rate.interval.total_seconds()
-        # As many as one after the other can make at their times, and no more than that are lost.
-        lasts = interval if concurrency else max(interval, self._lasts[type_])
-        at_once = min(concurrency or calls.needed, int(HORIZON / lasts))
+        # So many that the last of them is not late, because of those that are made before it.
+        at_once = concurrency or int(_LATE / max(self._lasts[type_] - interval, 1e-6)) + 1
         values = {
             **self._keys,
             "rate": name,
             "seconds": interval,
             "burst": rate.burst,
-            "calls": max(min(calls.needed, at_once), 1),
+            "calls": max(min(calls.needed, at_once, int(HORIZON / interval)), 1),
             "horizon": HORIZON if concurrency else max(self._patience, 0.0),
             "is_new": self._are_new,
         }

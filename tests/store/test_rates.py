@@ -33,11 +33,12 @@ def later(connection, seconds):
     )
 
 
-def wait(connection, positions, *, rate="Capture", wait=0.0, seconds=HOUR):
+def wait(connection, positions, *, rate="Capture", wait=0.0, have_waited=False):
     """Record letters that wait for a rate; return in how many hours each is due."""
+    columns = ([given] * len(positions) for given in (rate, wait, HOUR))
     times = connection.execute(
-        "SELECT global_position, at FROM reservation.rate_times(%s, %s, %s, %s, %s, %s)",
-        [*NAMES[:2], positions, *([given] * len(positions) for given in (rate, wait, seconds))],
+        "SELECT global_position, at FROM reservation.rate_times(%s, %s, %s, %s, %s, %s, %s)",
+        [*NAMES[:2], positions, *columns, have_waited],
     ).fetchall()
     for position, at in times:
         connection.execute(
@@ -154,6 +155,15 @@ def test_what_waits_follows_what_waits_already(connection):
     assert wait(connection, [9], wait=HOUR) == [1]
 
 
+def test_of_those_that_have_waited_one_is_next_and_the_others_are_last(connection):
+    """Who was only looked at at the wrong time does not lose its place, and no crowd forms."""
+    assert wait(connection, [1, 2, 3, 4], wait=HOUR) == [1, 2, 3, 4]
+    assert wait(connection, [5, 6, 7], wait=2 * HOUR, have_waited=True) == [2, 5, 6]
+    assert wait(connection, [8, 9], wait=9 * HOUR, have_waited=True) == [9, 10]
+    connection.execute("DELETE FROM reservation.dead_letters")
+    assert wait(connection, [5, 6, 7], wait=HOUR, have_waited=True) == [1, 2, 3]
+
+
 def test_where_letters_were_discarded_no_queue_is_left(connection):
     """What comes next is planned behind those that are there."""
     assert wait(connection, list(range(1, 11)), wait=HOUR)[-1] == 10
@@ -186,7 +196,7 @@ def test_other_letters_have_no_such_times(connection, rates):
     """And wait for no lock."""
     connection.execute("BEGIN")
     found = connection.execute(
-        "SELECT * FROM reservation.rate_times(%s, %s, %s, %s, %s, %s)",
+        "SELECT * FROM reservation.rate_times(%s, %s, %s, %s, %s, %s, false)",
         [*NAMES[:2], [1, 2][: len(rates)], rates, [1.0] * len(rates), [None] * len(rates)],
     ).fetchall()
     assert found == []

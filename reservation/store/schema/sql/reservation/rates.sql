@@ -70,21 +70,27 @@ BEGIN
 END
 $$;
 
--- The times of letters that have to wait for rates (NULL for others), which follow those that wait already. The lock
--- is held until the transaction ends, so that no two letters get the same time.
+-- The times of letters that have to wait for rates (NULL for others), which follow those that wait already. Of those
+-- that have waited, the first of a rate gets the time of its next call: it was only looked at too late or too early. The
+-- lock is held until the transaction ends, so that no time of a queue is given twice.
 CREATE OR REPLACE FUNCTION reservation.rate_times(
-  consumer text, category text, global_positions bigint[], rates text[], waits float8[], seconds float8[]
+  consumer text, category text, global_positions bigint[], rates text[], waits float8[], seconds float8[],
+  have_waited boolean
 ) RETURNS TABLE (global_position bigint, at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+  now timestamptz;
+  first integer := have_waited::integer;
 BEGIN
   IF array_remove(rates, NULL) = '{}' THEN
     RETURN;
   END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended(
     format('reservation.rate_times %s %s', rate_times.consumer, rate_times.category), 0));
+  now := clock_timestamp();
   RETURN QUERY
   WITH given AS MATERIALIZED (
     SELECT g.*, row_number() OVER (PARTITION BY g.rate ORDER BY g.global_position) - 1 AS n
@@ -95,9 +101,11 @@ BEGIN
     FROM (SELECT DISTINCT g.rate FROM given g) AS r
   )
   SELECT g.global_position,
-         greatest(clock_timestamp() + make_interval(secs => g.wait),
-                  CASE WHEN q.last > clock_timestamp() THEN q.last + make_interval(secs => g.seconds) END)
-         + make_interval(secs => g.n * g.seconds)
+         CASE WHEN g.n < first OR q.last IS NULL OR q.last <= now
+              THEN now + make_interval(secs => g.wait + g.n * g.seconds)
+              ELSE greatest(now + make_interval(secs => g.wait + first * g.seconds),
+                            q.last + make_interval(secs => g.seconds))
+                   + make_interval(secs => (g.n - first) * g.seconds) END
   FROM given g
   JOIN queues q ON q.rate = g.rate;
 END
