@@ -103,7 +103,7 @@ class Blocking:
         self._set_aside(message, entity, replace(failure, attempts=self._tried(message)))
 
     def runs(self, message: StoredMessage, entity: str | None) -> None:
-        """Set a message aside whose async call goes on, or has not begun."""
+        """Set a message aside whose async call goes on, or a letter that stays as it is."""
         self._set_aside(message, entity, _RUNNING)
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:

@@ -94,6 +94,7 @@ class Reason(StrEnum):
     RUNNING = "running"
     BREAKER = "breaker_open"
     LIMITED = "limited"
+    PAUSED = "paused"
 
 
 # The first that an error is an instance of.
@@ -125,7 +126,7 @@ PERMANENT = frozenset(
 
 
 # Of what has not failed: the handler may not be called yet, which takes no attempt.
-_HELD_UP = frozenset({Reason.LIMITED, Reason.BREAKER})
+HELD_UP = frozenset({Reason.LIMITED, Reason.BREAKER, Reason.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class Unhandled:
     @property
     def is_held_up(self) -> bool:
         """Whether it has not failed: its handler may not be called yet."""
-        return self.failure.reason in _HELD_UP and not self.failure.error
+        return self.failure.reason in HELD_UP and not self.failure.error
 
     @property
     def runs(self) -> bool:

@@ -108,13 +108,14 @@ class DeadLetters:
         limited: int = 1,
         parked: bool = True,
         running: Collection[int] = (),
+        only: Collection[int] | None = None,
     ) -> Due:
         """Look for letters that are due: the heads of queues, with what is parked behind each.
 
         A queue whose head waited for a rate gives so many letters at most (`limited`).
 
-        Letters whose calls go on in this process are left out. Finding heads that are parked takes
-        long if very many entities have parked letters.
+        Letters whose calls go on in this process are left out, and so are all but those in `only`.
+        Finding heads that are parked takes long if very many entities have parked letters.
         """
         values = {
             "partitions": list(partitions),
@@ -123,6 +124,7 @@ class DeadLetters:
             "limited": min(limited, limit),
             "parked": limit + len(running) if parked else 0,
             "running": list(running),
+            "only": None if only is None else list(only),
         }
         rows = self._query(connection, "due", values)
         letters, next_in = list[DueLetter](), rows[0][0]

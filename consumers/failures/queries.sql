@@ -72,8 +72,9 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- parked behind it, up to one in a partition that is not held; behind one that waited for a rate so few that one of
 -- them waits next. A letter comes with the data that it was given. They end with the message that brings the bytes of
 -- data and metadata, as they are stored, to a megabyte. In each row, of which there is at least one, are the seconds
--- until the next letter that waits. Those whose async calls go on in the process that asks are not due. Of those that
--- wait for a breaker that is not closed only one is due, the one that has waited longest, once it may be the probe.
+-- until the next letter that waits. Those whose async calls go on in the process that asks are not due; in one that is
+-- paused, only those whose calls have ended are. Of those that wait for a breaker that is not closed only one is due,
+-- the one that has waited longest, once it may be the probe.
 WITH open AS MATERIALIZED (
   SELECT unnest(b.types) AS type, b.wait
   FROM reservation.breaker_states(%(consumer)s, %(category)s) AS b
@@ -94,6 +95,7 @@ WITH open AS MATERIALIZED (
                THEN w.reason <> 'breaker_open' OR w.type <> ALL (ARRAY(SELECT o.type FROM open o))
                ELSE w.reason = 'breaker_open' AND w.type = lines.probed END
       AND w.global_position <> ALL (%(running)s::bigint[])
+      AND (%(only)s::bigint[] IS NULL OR w.global_position = ANY (%(only)s))
       AND (%(size)s::integer = 1 AND %(partitions)s::integer[] = '{0}'
            OR reservation.partition_of(w.stream_name, %(size)s) = ANY(%(partitions)s))
       AND (w.entity IS NULL OR w.global_position <= (
@@ -135,7 +137,12 @@ WITH open AS MATERIALIZED (
          sum(coalesce(pg_column_size(d.data), 0) + coalesce(pg_column_size(m.data), 0)
              + coalesce(pg_column_size(m.metadata), 0))
            OVER (ORDER BY d.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-  FROM (SELECT global_position FROM queued ORDER BY global_position LIMIT %(limit)s) AS l
+  FROM (
+    SELECT global_position FROM queued
+    WHERE %(only)s::bigint[] IS NULL OR global_position = ANY (%(only)s)
+    ORDER BY global_position
+    LIMIT %(limit)s
+  ) AS l
   CROSS JOIN LATERAL (
     SELECT * FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s

@@ -57,6 +57,8 @@ class Membership:
         next_scheduled: seconds from then until a scheduled message of the store is to be written;
             None without one.
         overdue: for how many seconds the oldest of them was overdue then; None without one.
+        pauses: what was paused of the component then; None if nothing was.
+        asked_at: when it asked, by the monotonic clock.
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class Membership:
         self.has_letters = False
         self.next_scheduled: float | None = None
         self.overdue: float | None = None
+        self.pauses: list[Any] | None = None
+        self.asked_at = 0.0
 
     @property
     def wanted(self) -> int:
@@ -165,9 +169,10 @@ class Membership:
             self.join(connection)
             rows = self._rebalance(connection, may_release)
         if not rows:  # again: at the next call
-            rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
+            rows = [(self.head, None, [], [], [], [], False, None, False, None, None, self.pauses)]
         self.head, former_positions, partitions, positions, epochs, abandoned = rows[0][:6]
-        self.has_letters, foreign, unsettled, self.next_scheduled, self.overdue = rows[0][6:]
+        self.has_letters, foreign, unsettled = rows[0][6:9]
+        self.next_scheduled, self.overdue, self.pauses = rows[0][9:]
         if foreign is not None:
             raise StoreReplacedError(self._consumer, self._category, foreign)
         before = self.positions
@@ -195,7 +200,8 @@ class Membership:
         self._lease.close()
 
     def _rebalance(self, connection: Connection[Any], may_release: bool) -> list[tuple[Any, ...]]:
-        self._lease.member, self._lease.renewed = self._member, time.monotonic()
+        self.asked_at = time.monotonic()
+        self._lease.member, self._lease.renewed = self._member, self.asked_at
         with translated():
             return connection.execute(
                 _QUERIES["rebalance"],

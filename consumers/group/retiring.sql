@@ -63,6 +63,9 @@ UNION ALL
 SELECT 'breakers', count(*) FROM reservation.breakers
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
+SELECT 'pauses', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
 SELECT 'rates', count(*) FROM reservation.rates
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
@@ -75,6 +78,9 @@ SELECT 'handlers of processed messages', count(*) FROM reservation.processed_han
 WHERE consumer = %(consumer)s
 UNION ALL
 SELECT 'series', count(*) FROM reservation.series WHERE component = %(consumer)s
+UNION ALL
+SELECT 'pauses of all that it reads', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category IS NULL
 UNION ALL
 SELECT 'snapshots', count(*) FROM reservation.snapshots
 WHERE stream_name ^@ %(stream)s
@@ -125,6 +131,13 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 -- name: remove_breakers
 DELETE FROM reservation.breakers
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_pauses
+DELETE FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_all_pauses
+DELETE FROM reservation.pauses WHERE component = %(consumer)s AND category IS NULL
 
 -- name: remove_rates
 DELETE FROM reservation.rates

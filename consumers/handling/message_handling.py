@@ -9,7 +9,7 @@ from consumers.calls.handler_call import call, call_without_connection
 from consumers.calls.lending import BusyContext, LendingContext
 from consumers.calls.undoing import UndoableContext
 from consumers.effects.effects import Effects
-from consumers.failures.failure import Failure, HandlerRaisedError
+from consumers.failures.failure import Failure, HandlerRaisedError, Reason
 from consumers.handling.decoding import Decoded
 from consumers.handling.entity_copies import EntityCopies
 from consumers.handling.state_handling import StateContext, StateHandling
@@ -33,6 +33,10 @@ from reservation.errors import DatabaseUnavailableError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
+
+# What a message waits for that is paused by its type or its entity. A consumer looks again when it
+# sees that a pause is over; after these seconds too, if it ended before it could do so.
+PAUSED = Failure(Reason.PAUSED, wait=600.0)
 
 
 class MessageHandling:
@@ -65,6 +69,9 @@ class MessageHandling:
         """
         if self.skips(item, stream_name, effects):
             return None
+        if self.is_paused(item):
+            self.forget_handled(item, effects)
+            return PAUSED
         if self._limits is not None:
             limit = self._limits.before_call(item.message, item.command)
             if limit is not None:
@@ -240,9 +247,13 @@ class MessageHandling:
 
     def decide(self, item: Decoded, effects: Effects) -> float | Failure:
         """Return in how many seconds a handler may be called, or what its message waits for."""
-        if self._limits is None:
+        decision: float | Failure
+        if self.is_paused(item):
+            decision = PAUSED
+        elif self._limits is None:
             return 0.0
-        decision = self._limits.decide(item.message, item.command)
+        else:
+            decision = self._limits.decide(item.message, item.command)
         if isinstance(decision, Failure):
             self.forget_handled(item, effects)
         return decision
@@ -250,6 +261,15 @@ class MessageHandling:
     def calling(self, message: StoredMessage) -> AbstractContextManager[None]:
         """Run a block that calls the handler of a message, which its limits are to know of."""
         return nullcontext() if self._limits is None else self._limits.calling(message)
+
+    def is_paused(self, item: Decoded) -> bool:
+        """Return whether messages of its type or its entity are paused."""
+        pauses = self._context.pauses
+        return (
+            pauses is not None
+            and pauses.single is not None
+            and pauses.single.concern(item.message.type, item.entity_stream)
+        )
 
     async def awaited(
         self, item: Decoded, stream_name: str, effects: Effects, context: Context

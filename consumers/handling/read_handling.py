@@ -16,7 +16,7 @@ from consumers.effects.blocking import Blocking
 from consumers.effects.effects import Effects
 from consumers.failures.failure import HandlerRaisedError
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.message_handling import MessageHandling
+from consumers.handling.message_handling import PAUSED, MessageHandling
 from consumers.runtime.context import ConsumerContext
 from reservation.declaration.table import declarations
 from reservation.errors import HandlerError, MessageError
@@ -45,7 +45,17 @@ class ReadHandling:
             if together and self._declared[together[0].message.type].handler is not one.handler:
                 self._handle_all(together, effects, blocking)
                 together = []
+            # The first is handled in any case, so that there is something to commit.
+            if not together and self._context.is_paused and item is not decoded[0]:
+                if not are_letters:
+                    effects.ends_before = item.message
+                    return
+                blocking.runs(item.message, self._entity_of(item.message, item))
+                continue
             if blocking.heads and blocking.parks(item.message, self._entity_of(item.message, item)):
+                continue
+            if self._messages.is_paused(item):
+                blocking.waits(item.message, self._entity_of(item.message, item), PAUSED)
                 continue
             together.append(item)
             if are_letters or not one.many:

@@ -64,7 +64,7 @@ class VersionStatus:
     @property
     def open_letters(self) -> int:
         """How many dead letters it has that nobody has decided on."""
-        return sum(one.dead + one.parked + one.waiting for one in self.partitions)
+        return sum(one.letters.open for one in self.partitions)
 
     @property
     def is_behind(self) -> bool:

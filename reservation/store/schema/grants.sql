@@ -75,6 +75,8 @@ TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO {role};
 GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO {role};
+GRANT SELECT, DELETE ON reservation.pauses TO {role};
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};
 GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};
@@ -84,8 +86,10 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.store_identity,
   reservation.dead_letters, reservation.finding_decisions, reservation.letter_decisions,
-  reservation.scheduled, reservation.series
+  reservation.scheduled, reservation.series, reservation.groups, reservation.members
 TO {role};
+GRANT SELECT, DELETE ON reservation.pauses TO {role};
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};
 GRANT UPDATE (cancelled_at, dead_at, attempts, attempt_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, next_attempt_at, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding_decisions TO {role};

@@ -54,6 +54,7 @@ FUNCTION_SCRIPTS = (
     "group",
     "series",
     "breakers",
+    "pauses",
     "http",
     "planner",
     "privileges",

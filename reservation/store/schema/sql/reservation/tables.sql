@@ -384,6 +384,23 @@ CREATE TABLE reservation.breakers (
   CHECK ((opened_at IS NULL) = (until IS NULL))
 ) WITH (fillfactor = 50);
 
+-- What people have paused: a component, with all that it reads or one category; or of these the messages of a type,
+-- of an entity, or both. A row is removed when it is resumed.
+CREATE TABLE reservation.pauses (
+  component text NOT NULL,
+  category text,
+  type text,
+  entity text,  -- the entity's stream, as in dead_letters
+  reason text NOT NULL CHECK (btrim(reason) <> ''),
+  paused_by text NOT NULL DEFAULT session_user,
+  on_behalf_of text CHECK (btrim(on_behalf_of) <> ''),  -- whom the caller names as the one who paused
+  paused_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE UNIQUE INDEX pauses_key ON reservation.pauses (
+  component, coalesce(category, ''), coalesce(type, ''), coalesce(entity, '')
+);
+
 -- What HTTP requests with an idempotency key were answered. The id is made of who asks and of the key, so
 -- neither of them is stored. Answers may hold personal data: nobody but the owner and auditors may read
 -- the table, and others reach the requests of their own role through functions.
