@@ -1,9 +1,11 @@
 """``reservation models verify``: compare the rows of a read model with those of a rebuild."""
 
 import json
+from pathlib import Path
 
 import click
 
+from cli.common.archives import archives_option, opener
 from cli.common.errors import NOT_IN_ORDER, debug_option
 from cli.common.options import app_options, database_option, json_option
 from consumers.read_models.verifying import Verification, verify
@@ -16,9 +18,15 @@ from reservation.store.schema.install import check_installed
 @click.command("verify")
 @app_options
 @database_option
+@archives_option(
+    "Also read this archive, made by `reservation archive`, for messages that were removed from "
+    "the store."
+)
 @json_option
 @debug_option
-def verify_command(app: str, app_dir: str, database_url: str, as_json: bool) -> None:
+def verify_command(
+    app: str, app_dir: str, database_url: str, archives: tuple[Path, ...], as_json: bool
+) -> None:
     """Make the tables of the read model APP once more, and compare every row.
 
     The version that APP declares is made in a scratch schema, from the messages that its consumers
@@ -39,9 +47,11 @@ def verify_command(app: str, app_dir: str, database_url: str, as_json: bool) -> 
       reservation models verify hotel:occupancy --json | jq '.tables[] | select(.differing > 0)'
     """
     component = load_component(app, app_dir)
+    open_archives = opener(archives)
+    archived = None if open_archives is None else open_archives()
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        result = verify(connection, component)
+        result = verify(connection, component, archived)
     click.echo(json.dumps(_as_json(result)) if as_json else "\n".join(_sentences(result)))
     if not result.is_proved:
         raise click.exceptions.Exit(NOT_IN_ORDER)

@@ -9,13 +9,17 @@ from typing import Any
 import psycopg
 from psycopg import Connection, sql
 
+from consumers.archived import Archives
+from consumers.read_models.archives import archived_parts, check_whole
 from consumers.read_models.rebuilding import Rebuilt, rebuild
 from reservation.component import Component
 from reservation.declaration.table import declarations
-from reservation.errors import StoreError
+from reservation.errors import ArchiveError, StoreError
+from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
-from reservation.read_models.schemas import Table, tables, versions
+from reservation.read_models.made_versions import MadeVersion, made_version
+from reservation.read_models.schemas import Table, tables
 
 _QUERIES = load_queries("consumers.read_models")
 
@@ -92,8 +96,13 @@ class Verification:
         )
 
 
-def verify(connection: Connection[Any], component: Component[Any]) -> Verification:
-    """Rebuild the declared version in a scratch schema, and compare it with the live one."""
+def verify(
+    connection: Connection[Any], component: Component[Any], archives: Archives | None = None
+) -> Verification:
+    """Rebuild the declared version in a scratch schema, and compare it with the live one.
+
+    Messages that were removed from the store are read from archives.
+    """
     model = declarations(component).model
     if model is None:
         raise StoreError(
@@ -103,12 +112,14 @@ def verify(connection: Connection[Any], component: Component[Any]) -> Verificati
     verification = None
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        if model.schema not in {made.schema for made in versions(connection, model.name)}:
+        made_before = made_version(connection, model)
+        if made_before is None:
             raise StoreError(
                 f"Version {model.version} of the read model {model.name} was never run; start it "
                 f"first"
             )
-        rebuilt = rebuild(connection, component, model)
+        _check_archives(connection, component, made_before, archives)
+        rebuilt = rebuild(connection, component, model, archives)
         live = {table.name: table for table in tables(connection, model.schema)}
         made = {table.name: table for table in tables(connection, rebuilt.schema)}
         verification = Verification(
@@ -124,6 +135,26 @@ def verify(connection: Connection[Any], component: Component[Any]) -> Verificati
         raise psycopg.Rollback
     assert verification is not None  # noqa: S101  the transaction ends without an error
     return verification
+
+
+def _check_archives(
+    connection: Connection[Any],
+    component: Component[Any],
+    made: MadeVersion,
+    archives: Archives | None,
+) -> None:
+    """Refuse archives that a version was not built from, or that lack messages."""
+    parts = [] if archives is None else archived_parts(connection, component, archives)
+    reach = {part.category: part.last for part in parts}
+    for part in made.archived:
+        if reach.get(part.category, 0) < part.last:
+            raise ArchiveError(
+                f"Version {made.version} of the read model {made.model} was built from an archive "
+                f"of {printable(part.category)} up to global position {part.last}; name that "
+                f"archive with --archive"
+            )
+    if archives is not None:
+        check_whole(connection, component, archives)
 
 
 def _compare(

@@ -6,6 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedCategory
 from consumers.options import Options
 from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
@@ -46,6 +47,7 @@ class ConsumerContext:
         losses: the connections that were lost during calls of handlers.
         options: how consumers work.
         in_flight: the record of what the consumer has in flight, which outlives the process.
+        archived: the category in an archive; None if only the store is read.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -62,6 +64,7 @@ class ConsumerContext:
     losses: Losses = field(default_factory=Losses)
     options: Options = field(default_factory=Options)
     in_flight: InFlight = field(default_factory=InFlight)
+    archived: ArchivedCategory | None = None
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:
