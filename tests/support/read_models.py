@@ -1,6 +1,7 @@
 """Read models that no module holds, which the command line cannot name."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from consumers.read_models.verifying import Verification
 from reservation import Component, ReadModel
 from reservation.read_models import schemas
 from reservation.read_models.read_model import component_of
+from spark_jobs.archive.category_reader import Archives
 
 
 def component(model: ReadModel) -> Component[Any]:
@@ -24,9 +26,10 @@ def prepare(connection: Connection[Any], model: ReadModel) -> None:
     schemas.prepare(connection, component_of(model))
 
 
-def verify(connection: Connection[Any], model: ReadModel) -> Verification:
+def verify(connection: Connection[Any], model: ReadModel, *archives: Path) -> Verification:
     """Compare a model's rows with those of a rebuild, as ``reservation models verify`` does."""
-    return verifying.verify(connection, component_of(model))
+    opened = Archives(archives) if archives else None
+    return verifying.verify(connection, component_of(model), opened)
 
 
 def switch(connection: Connection[Any], version: int, within: float = 60.0) -> bool:
