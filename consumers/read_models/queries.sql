@@ -60,3 +60,19 @@ WHERE m.position > 0 AND NOT EXISTS (
   SELECT FROM message_store.messages p
   WHERE p.stream_name = m.stream_name AND p.position = m.position - 1)
 ORDER BY m.global_position
+
+-- name: hold_snapshot
+-- A snapshot for others, while this transaction is open and idle, whatever a role or a database has set.
+SELECT pg_export_snapshot(), (
+  SELECT count(set_config(s.name, '0', true)) FROM pg_settings s
+  WHERE s.name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout'))
+
+-- name: rows_at
+-- Rows by where they are stored.
+SELECT t.tableoid::bigint, t.ctid::text, to_jsonb(t.*)::text, {nulls}
+FROM {table} AS t
+WHERE t.ctid = ANY ({places}::tid[])
+
+-- name: in_order
+-- The numbers of rows in the order of their keys, as above.
+SELECT r.n FROM unnest({rows}::jsonb[]) WITH ORDINALITY AS r(of, n) ORDER BY {key}

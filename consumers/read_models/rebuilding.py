@@ -1,8 +1,8 @@
 """Making the tables of a version once more, from what its consumers have handled.
 
-Everything is in one transaction that is never committed: the scratch schema, the rows in it, and
-the snapshot under which positions, letters and live rows are read. So the consumers go on
-meanwhile, and nothing is left of a rebuild that is killed.
+Everything is in one transaction: the scratch schema, the rows in it, and the snapshot under which
+positions, letters and live rows are read. So the consumers go on meanwhile. Mostly it is never
+committed, and nothing is left of a rebuild that is killed (`reservation.read_models.scratch`).
 """
 
 import heapq
@@ -27,8 +27,8 @@ from reservation.declaration.model_version import ModelVersion
 from reservation.errors import StoreError, StoreReplacedError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.queries import load_queries
-from reservation.read_models.made_versions import tables_comment
 from reservation.read_models.schemas import enter, make
+from reservation.read_models.scratch import scratch_comment, scratch_schema
 from reservation.store.category_part import CategoryPart
 from reservation.store.statements import read_part, run
 
@@ -67,8 +67,8 @@ def rebuild(
     stored = groups(connection, reads_of(component))
     for rows in stored:
         _check(rows)
-    schema = f"{model.schema}_verify"
-    make(connection, model, schema, tables_comment(model, []))
+    schema = scratch_schema(model)
+    make(connection, model, schema, scratch_comment(model))
     enter(connection, schema, locally=True)
     sources = {rows[0].category: _Source(connection, component, rows, archives) for rows in stored}
     merged = heapq.merge(

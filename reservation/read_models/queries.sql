@@ -2,6 +2,17 @@
 -- One process at a time makes the tables of a read model, or turns its views.
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.read_model ' || %(model)s, 0))
 
+-- name: try_lock
+SELECT pg_try_advisory_xact_lock(hashtextextended('reservation.read_model ' || %(model)s, 0))
+
+-- name: drop_objects
+-- What drops the objects of a schema, for a role that may not drop the schema because it cannot create it.
+SELECT format('DROP %%s IF EXISTS %%s CASCADE', o.type, o.identity)
+FROM pg_depend d
+CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS o
+WHERE d.refclassid = 'pg_namespace'::regclass AND d.deptype = 'n'
+  AND d.refobjid = to_regnamespace(quote_ident(%(schema)s))
+
 -- name: schema
 -- A schema: its comment, whether there is anything in it, and whether it is the role's own.
 SELECT obj_description(n.oid, 'pg_namespace'),

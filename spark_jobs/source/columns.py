@@ -85,9 +85,14 @@ def expressions(
         "decoded": _is_decoded(declaration),
         "taken": _by_category(declaration.subscriptions, _is_taken),
         "ignoring": by_type({type_: _texts(key.ignoring) for type_, key in keys.items()}),
-        "canonical": _sql(_COLUMNS["canonical"]).format(),
+        "canonical": _sql(_COLUMNS["canonical"]).format(of_kept=same_of_equal("m.kept_text")),
     }
     return {name: _sql(_COLUMNS[name]).format(**values) for name in names}
+
+
+def same_of_equal(text: str) -> sql.Composable:
+    """Return the SQL of a text that is the same for equal values, of the text of a jsonb."""
+    return _sql(_COLUMNS["same_of_equal"]).format(text=_sql(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def test_a_message_in_both_counts_once(connection, store, tmp_path, size):
     remove(connection, BOOKINGS, 40)
     for at in (35, 145):
         connection.execute(
-            "INSERT INTO message_store.messages (global_position, position, stream_name, type, data)"
+            "INSERT INTO message_store.messages"
+            " (global_position, position, stream_name, type, data)"
             " VALUES (%s, 0, %s, 'Booked', %s)",
             [at, f"{BOOKINGS}-late{at}", json.dumps({"bookingId": "b", "night": at})],
         )
@@ -138,7 +139,7 @@ def test_categories_may_be_in_several_archives_or_in_none(connection, store, tmp
     drain(connection, model, *folders, batch_size=size)
     result = verify(connection, model, *folders)
     assert (result.is_proved, result.rebuilt.messages) == (True, 36)
-    with pytest.raises(ArchiveError, match="was built from an archive of refund up to .* 29;"):
+    with pytest.raises(ArchiveError, match="was built from an archive of refund up to"):
         verify(connection, model, folders[0])
 
 
