@@ -84,7 +84,7 @@ class CategoryReader:
     def __init__(self, archives: Sequence[Archive], category: str) -> None:
         self._archives, self._category = archives, category
         self._bounds: dict[Path, _File] = {}
-        self._after = -1  # behind which `_ahead` begins
+        self._after = _END  # behind which `_ahead` begins; nothing is known yet
         self._ahead: list[StoredMessage] = []
         self._rest: Iterator[StoredMessage] = iter(())
         self.first = min(run.categories[category].first for _, run in self._runs(0))

@@ -167,8 +167,8 @@ def test_a_folder_without_an_archive_is_refused(tmp_path):
 
 def test_memory_does_not_grow_with_the_archive(tmp_path):
     """A few portions of files are held, whose messages have 40 MB."""
-    add(tmp_path, *(list(range(n, 40_000, 4)) for n in range(4)), group=20_000, large=1_000)
-    category, after, number = reader(tmp_path), -1, 0
+    add(tmp_path, *(list(range(n, 40_001, 4)) for n in range(1, 5)), group=20_000, large=1_000)
+    category, after, number = reader(tmp_path), 0, 0
     tracemalloc.start()
     while batch := category.read(after, 1_000, ALL):
         after, number = batch[-1].global_position, number + len(batch)
