@@ -20,20 +20,8 @@ from reservation.store.statements import read_part, run
 _QUERIES = load_queries("consumers", "archived.sql")
 
 
-class ArchivedEnd(Protocol):
-    """The last message of a category in an archive."""
-
-    @property
-    def position(self) -> int:
-        """Its global position."""
-
-    @property
-    def message_id(self) -> str:
-        """Its id."""
-
-
-class ArchivedCategory(Protocol):
-    """A category in archives; `spark_jobs.archive.category_reader` implements it."""
+class ArchivedMessages(Protocol):
+    """Those of a category; `spark_jobs.archive.category_reader` implements it."""
 
     @property
     def first(self) -> int:
@@ -48,8 +36,8 @@ class ArchivedCategory(Protocol):
         """How many messages there are, in the archive that has the most."""
 
     @property
-    def ends(self) -> Sequence[ArchivedEnd]:
-        """The last message in each of the archives."""
+    def ends(self) -> Sequence[tuple[int, str]]:
+        """The global position and the id of the last message in each of the archives."""
 
     def read(self, after: int, limit: int, max_bytes: int) -> Sequence[StoredMessage]:
         """Return the next messages behind a global position; none at the end."""
@@ -68,7 +56,7 @@ class Archives(Protocol):
     def categories(self) -> Sequence[str]:
         """The archived categories."""
 
-    def category(self, name: str) -> ArchivedCategory | None:
+    def category(self, name: str) -> ArchivedMessages | None:
         """Return a new reader of a category; None if nothing of it is archived."""
 
     def require_whole(self) -> None:
@@ -81,7 +69,7 @@ class Archives(Protocol):
 # Any: connections differ in what their rows are.
 def read_both(
     connection: Connection[Any],
-    archived: ArchivedCategory,
+    archived: ArchivedMessages,
     category: str,
     part: CategoryPart,
     limit: int,

@@ -32,4 +32,4 @@ def opener(folders: Sequence[Path]) -> Callable[[], Archives] | None:
     if not folders:
         return None
     require_extras("parquet")
-    return partial(load("spark_jobs.archive.category_reader:Archives"), tuple(folders))
+    return partial(load("spark_jobs.archive.category_reader:ArchiveFolders"), tuple(folders))

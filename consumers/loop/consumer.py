@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.archived import ArchivedCategory
+from consumers.archived import ArchivedMessages
 from consumers.batch.batch_runner import BatchRunner
 from consumers.calls.error_reports import ErrorReports
 from consumers.failures.failure import Crashed
@@ -79,7 +79,7 @@ class Consumer:
         heartbeat: Heartbeat | None = None,
         suspects: Suspects | None = None,
         worker: str | None = None,
-        archived: ArchivedCategory | None = None,
+        archived: ArchivedMessages | None = None,
     ) -> None:
         self._component, self._category, self._options = component, category, options
         self._session, self._notices, self._archived = session, notices, archived

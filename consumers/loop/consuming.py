@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from consumers.archived import ArchivedCategory
+from consumers.archived import ArchivedMessages
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.membership import LEASE, new_worker
@@ -42,7 +42,7 @@ class Part:
     telemetry: Telemetry = field(default_factory=Telemetry)
     in_flight: InFlight = field(default_factory=InFlight)
     app: str = ""
-    archived: ArchivedCategory | None = None
+    archived: ArchivedMessages | None = None
 
     @property
     def consumer_id(self) -> ConsumerId:

@@ -4,7 +4,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.archived import ArchivedCategory, Archives
+from consumers.archived import ArchivedMessages, Archives
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.errors import ArchiveError
@@ -48,17 +48,13 @@ def check_whole(connection: Connection[Any], component: Component[Any], archives
     archives.require_whole()
     for category in declarations(component).subscribed_categories:
         archived = archives.category(category)
-        for end in archived.ends if archived is not None else ():
-            values = {
-                "category": category,
-                "position": end.position,
-                "message_id": end.message_id,
-            }
+        for position, message_id in archived.ends if archived is not None else ():
+            values = {"category": category, "position": position, "message_id": message_id}
             ((holds,),) = fetch_all(connection, _QUERIES["holds"], values)
             if not holds:
                 raise ArchiveError(
                     f"The store does not hold the last message of {printable(category)} that is in "
-                    f"the archive in {archives}, at global position {end.position}: the archive is "
+                    f"the archive in {archives}, at global position {position}: the archive is "
                     f"of another store, or an old copy; name the newest one of this store"
                 )
         _check_seam(connection, category, archived, archives)
@@ -79,7 +75,7 @@ def is_behind(
 def _check_seam(
     connection: Connection[Any],
     category: str,
-    archived: ArchivedCategory | None,
+    archived: ArchivedMessages | None,
     archives: Archives,
 ) -> None:
     """Refuse a gap behind the end of what is archived of a category."""

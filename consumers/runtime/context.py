@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.archived import ArchivedCategory
+from consumers.archived import ArchivedMessages
 from consumers.options import Options
 from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
@@ -64,7 +64,7 @@ class ConsumerContext:
     losses: Losses = field(default_factory=Losses)
     options: Options = field(default_factory=Options)
     in_flight: InFlight = field(default_factory=InFlight)
-    archived: ArchivedCategory | None = None
+    archived: ArchivedMessages | None = None
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:

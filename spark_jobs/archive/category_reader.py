@@ -21,25 +21,13 @@ from spark_jobs.archive.messages import bounds, messages, places
 _END = 1 << 63
 
 
-class ArchivedEnd(NamedTuple):
-    """The last archived message of a category.
-
-    Attributes:
-        position: its global position.
-        message_id: its id.
-    """
-
-    position: int
-    message_id: str
-
-
 class _File(NamedTuple):
     first: int
     last: int
     path: Path
 
 
-class Archives:
+class ArchiveFolders:
     """Archives of one store, which are read as one; they may be of several components."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -77,7 +65,7 @@ class CategoryReader:
 
     Attributes:
         first: the global position of the first archived message.
-        ends: the last message in each of the archives.
+        ends: the global position and the id of the last message in each of the archives.
         count: how many messages are archived, in the archive that has the most.
     """
 
@@ -88,13 +76,13 @@ class CategoryReader:
         self._ahead: list[StoredMessage] = []
         self._rest: Iterator[StoredMessage] = iter(())
         self.first = min(run.categories[category].first for _, run in self._runs(0))
-        self.ends = [ArchivedEnd(*_head(archive, category)) for archive in archives]
+        self.ends = [_head(archive, category) for archive in archives]
         self.count = max(archive.counts[category] for archive in archives)
 
     @property
     def last(self) -> int:
         """The global position up to which all messages of the category are archived."""
-        return max(end.position for end in self.ends)
+        return max(position for position, _ in self.ends)
 
     def read(self, after: int, limit: int, max_bytes: int) -> Sequence[StoredMessage]:
         """Return the next messages behind a global position; none at the end.

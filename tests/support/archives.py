@@ -23,7 +23,7 @@ from reservation.read_models.read_model import component_of
 from reservation.store.category_part import CategoryPart
 from reservation.store.statements import read_part, run
 from spark_jobs.archive import archive_folder
-from spark_jobs.archive.category_reader import Archives
+from spark_jobs.archive.category_reader import ArchiveFolders
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
 from tests.apps.bank import address, session
 
@@ -100,7 +100,11 @@ def drain(
     connection: Connection[Any], model: ReadModel, *folders: Path, **options: Any
 ) -> dict[str, int]:
     """Handle all that archives and store have, as ``reservation start --archive`` does."""
-    component, archives, counting = component_of(model), Archives(folders), CountingTelemetry()
+    component, archives, counting = (
+        component_of(model),
+        ArchiveFolders(folders),
+        CountingTelemetry(),
+    )
     parts = archived_parts(connection, component, archives)
     check_whole(connection, component, archives)
     schemas.prepare(connection, component, parts)
@@ -128,7 +132,7 @@ def positions_of_both(
     connection: Connection[Any], folder: Path, category: str, part: CategoryPart, limit: int
 ) -> list[int]:
     """Return those of archive and store, up to the end of the archive, read in batches."""
-    archived = Archives([folder]).category(category)
+    archived = ArchiveFolders([folder]).category(category)
     assert archived is not None
     found: list[int] = []
     end = archived.last if part.until is None else min(part.until, archived.last)

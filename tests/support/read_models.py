@@ -16,7 +16,7 @@ from reservation.postgres.connection import connect
 from reservation.read_models import schemas
 from reservation.read_models.comparison import Compare, ComparedTable, TableDifferences
 from reservation.read_models.read_model import component_of
-from spark_jobs.archive.category_reader import Archives
+from spark_jobs.archive.category_reader import ArchiveFolders
 
 
 def component(model: ReadModel) -> Component[Any]:
@@ -31,7 +31,7 @@ def prepare(connection: Connection[Any], model: ReadModel) -> None:
 
 def verify(connection: Connection[Any], model: ReadModel, *archives: Path) -> Verification:
     """Compare a model's rows with those of a rebuild, as ``reservation models verify`` does."""
-    opened = Archives(archives) if archives else None
+    opened = ArchiveFolders(archives) if archives else None
     return verifying.verify(connection, component_of(model), opened)
 
 

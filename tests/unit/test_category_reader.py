@@ -11,7 +11,7 @@ import pytest
 from reservation.errors import ArchiveError
 from reservation.messages.message import StoredMessage
 from spark_jobs.archive import archive_folder
-from spark_jobs.archive.category_reader import Archives
+from spark_jobs.archive.category_reader import ArchiveFolders
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
 
 TIME = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -64,7 +64,7 @@ def positions(messages):
 
 
 def reader(*folders, category="a"):
-    found = Archives(folders).category(category)
+    found = ArchiveFolders(folders).category(category)
     assert found is not None
     return found
 
@@ -136,9 +136,9 @@ def test_several_archives_are_read_as_one(tmp_path):
     other = add(tmp_path / "other", [4], category="b", component="three")
     category = reader(one, two, other)
     assert positions(category.read(0, 10, ALL)) == [1, 2, 3, 5, 7]
-    assert [end.position for end in category.ends] == [5, 7]
-    assert Archives([one, two, other]).categories == ["a", "b"]
-    assert Archives([one]).category("b") is None
+    assert [position for position, _ in category.ends] == [5, 7]
+    assert ArchiveFolders([one, two, other]).categories == ["a", "b"]
+    assert ArchiveFolders([one]).category("b") is None
 
 
 def test_archives_of_different_stores_are_refused(tmp_path):
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_folder_without_an_archive_is_refused(tmp_path):
     """The way out is said."""
     with pytest.raises(ArchiveError, match="There is no archive in"):
-        Archives([tmp_path])
+        ArchiveFolders([tmp_path])
 
 
 def test_memory_does_not_grow_with_the_archive(tmp_path):
