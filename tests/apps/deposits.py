@@ -5,9 +5,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from bank import Deposit
+from bank.messages import Deposit
 from reservation import ReadContext, ReadModel
-from tests.support.controls import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.apps.deposits:model"
@@ -20,7 +19,7 @@ def tables(connection: Connection[Any]) -> None:
     connection.execute("CREATE TABLE asked (account text PRIMARY KEY, total numeric NOT NULL)")
 
 
-@model.handle(Deposit, category=COMMANDS.partition("-")[0])
+@model.handle(Deposit, category="account:command")
 def deposit(command: Deposit, context: ReadContext) -> None:
     context.connection.execute(
         "INSERT INTO asked VALUES (%s, %s)"
