@@ -27,6 +27,7 @@ from tests.read_models.test_switching import fits, models
 from tests.support.archives import (
     CategoryPart,
     archive,
+    consume,
     drain,
     positions_of_both,
     remove,
@@ -156,11 +157,19 @@ def take_back(events, context):
 KILLS = 4
 
 
-def test_the_rows_are_right_however_often_processes_are_killed(connection, store, tmp_path):
-    """Two workers share the partitions of archive and store; some events fail."""
+def test_the_rows_are_right_however_often_processes_are_killed(
+    connection, store, tmp_path, monkeypatch
+):
+    """Two workers share the partitions of archive and store; some events fail, one kills once."""
     chance = random.Random(4)
-    expected = write_at_random(store, chance, 300)
+    expected = write_at_random(store, chance, 150)
     book(store, 1, rooms=13, booking="bad")
+    book(store, 7, rooms=99, booking="deadly")
+    (kills := tmp_path / "kills").touch()
+    monkeypatch.setenv("KILLS", str(kills))
+    for night, rooms in write_at_random(store, chance, 150).items():
+        expected[night] += rooms
+    expected[7] = 99
     archive(connection, tmp_path / "archive", BOOKINGS, until=250, file_of=lambda n: n // 40)
     remove(connection, BOOKINGS, 250)
     at = address(connection)
@@ -177,6 +186,7 @@ def test_the_rows_are_right_however_often_processes_are_killed(connection, store
             chance.choice(started.workers).kill()
             until(lambda: len(started.workers) == 2)
         until(is_built)
+    assert not kills.exists()
     result = verify(connection, one_by_one(), tmp_path / "archive")
     assert (result.is_proved, result.rebuilt.left_out) == (True, 1)
 
@@ -207,6 +217,15 @@ def test_a_version_is_not_gone_on_with_without_its_archive(connection, pruned):
     consumers.drain(one_by_one(), address(connection))
     assert nights(connection) == expected
     assert "name that archive with --archive" in verify_refused(connection)
+
+
+def test_a_running_process_does_not_go_on_without_the_archive(connection, pruned):
+    """The version it knew was removed, and is built anew from an archive."""
+    folder, _ = pruned
+    drain(connection, one_by_one(), folder)
+    connection.execute("UPDATE reservation.moves SET position = 30, message_id = NULL")
+    with pytest.raises(ArchiveError, match="name that archive with --archive"):
+        consume(connection, one_by_one(), BOOKINGS)
 
 
 def start_refused(connection, *arguments, app=FIRST):

@@ -108,19 +108,27 @@ def drain(
     parts = archived_parts(connection, component, archives)
     check_whole(connection, component, archives)
     schemas.prepare(connection, component, parts)
-    with session(address(connection)) as opened:
-        for category in categories(component):
-            consumer = Consumer(
-                opened,
-                component,
-                category,
-                Options(**options),
-                telemetry=counting,
-                archived=archives.category(category),
-            )
-            with UntilDrained(opened, component.name, category) as stop:
-                consumer.run(stop)
+    given = {"telemetry": counting, **options}
+    for category in categories(component):
+        consume(connection, model, category, archived=archives.category(category), **given)
     return dict(counting.counts)
+
+
+def consume(
+    connection: Connection[Any],
+    model: ReadModel,
+    category: str,
+    *,
+    archived: Any = None,
+    telemetry: CountingTelemetry | None = None,
+    **options: Any,
+) -> None:
+    """Run the consumer of a category to its end, without what is checked at a start."""
+    component, given = component_of(model), {"telemetry": telemetry, "archived": archived}
+    with session(address(connection)) as opened:
+        consumer = Consumer(opened, component, category, Options(**options), **given)
+        with UntilDrained(opened, component.name, category) as stop:
+            consumer.run(stop)
 
 
 def stored_positions(connection: Connection[Any], category: str, part: CategoryPart) -> list[int]:

@@ -1,6 +1,8 @@
 """The messages of a category in archives, in their order, read as a consumer does."""
 
 import random
+import subprocess
+import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +15,7 @@ from reservation.messages.message import StoredMessage
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.category_reader import ArchiveFolders
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
+from tests.support.pages import ROOT
 
 TIME = datetime(2026, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
 ALL = 1 << 40  # bytes
@@ -163,6 +166,12 @@ def test_a_folder_without_an_archive_is_refused(tmp_path):
     """The way out is said."""
     with pytest.raises(ArchiveError, match="There is no archive in"):
         ArchiveFolders([tmp_path])
+
+
+def test_nothing_of_spark_is_imported():
+    """A consumer's image needs the extra for Parquet only."""
+    code = "import spark_jobs.archive.category_reader, sys; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_memory_does_not_grow_with_the_archive(tmp_path):
