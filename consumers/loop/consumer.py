@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedMessages
 from consumers.batch.batch_runner import BatchRunner
 from consumers.calls.error_reports import ErrorReports
 from consumers.failures.failure import Crashed
@@ -83,9 +84,10 @@ class Consumer:
         suspects: Suspects | None = None,
         worker: str | None = None,
         limited: bool = True,
+        archived: ArchivedMessages | None = None,
     ) -> None:
         self._component, self._category, self._options = component, category, options
-        self._session, self._notices = session, notices
+        self._session, self._notices, self._archived = session, notices, archived
         self._runner: BatchRunner | None = None  # of the current connection
         self._log = log or Log(component.name, category)
         self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
@@ -100,6 +102,7 @@ class Consumer:
             ProcessDeclaration.of(component),
             heartbeat,
             declarations(component).model,
+            has_archive=archived is not None,
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._recurring = RecurringCommands(component, category, self._log, self._beat)
@@ -250,6 +253,7 @@ class Consumer:
                 options=self._options,
                 in_flight=self._in_flight,
                 pauses=self._pauses,
+                archived=self._archived,
             ),
             self._limits,
         )

@@ -436,7 +436,8 @@ def decode(message: StoredMessage) -> Decimal:
 def ask(database_url: str) -> Outcome:
     with MessageStore.open(database_url) as store:
         question = account.question(Deposit, key="1", entity="2")
-        assert_type(store.send(Open("1"), account, id=UUID(int=1), expected_version=-1), int)
+        sent = store.send(Open("1"), account, id=UUID(int=1), expected_version=-1)
+        assert_type(sent.global_position, int)
         assert_type(store.outcome(Open("1"), account), Outcome)
         assert_type(store.outcome(question), Outcome)
         assert_type(account.question(Open("1"), stream_name="account:command-1"), Question)
@@ -506,7 +507,7 @@ async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
 async def gathers(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> int:
     async with await AsyncMessageStore.open("", gather=True) as store:
         await store.write(Open("1"), "account:command-1")
-        assert_type(await store.send(Open("1"), account), int)
+        assert_type((await store.send(Open("1"), account)).global_position, int)
     return await AsyncMessageStore(pool, gather=True).write(Open("1"), "account:command-1")
 
 
