@@ -4,12 +4,14 @@ It is another than that of the batches, so that no lock is held until a batch is
 nothing is given back if it is rolled back. A fault of it is one of the environment.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 from psycopg import Connection
 
+from consumers.runtime.session import impatient
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -41,11 +43,12 @@ class LimitsConnection:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            with contextlib.suppress(Exception):  # a handler may have closed its descriptor
+                connection.close()
 
     def _open(self) -> Connection[Any]:
         connection = connect(
-            self._address, application_name=self._application_name, autocommit=True
+            impatient(self._address), application_name=self._application_name, autocommit=True
         )
         try:
             connection.execute(_QUERIES["settings"])

@@ -29,6 +29,11 @@ class Limits:
         """The most messages that have waited for one limit and may be handled at once."""
         return self._rates.most_at_once
 
+    @property
+    def pace(self) -> float:
+        """The seconds between two looks for what waits for a rate, so that each finds several."""
+        return self._rates.pace
+
     def begin(self, *, are_new: bool) -> None:
         """Begin a batch of messages that are new, or were set aside before."""
         self._rates.begin(are_new=are_new)

@@ -65,6 +65,12 @@ class Rates:
         rates = self._rates.values()
         return max(int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
 
+    @property
+    def pace(self) -> float:
+        """The seconds in which the calls of one look are made; 0 if no rate has several."""
+        shortest = min(one.interval.total_seconds() for one in self._rates.values())
+        return HORIZON / 2 if shortest < HORIZON / 2 else 0.0
+
     def begin(self, *, are_new: bool) -> None:
         """Begin a batch of messages that are new, or have waited; what was taken is lost."""
         self._calls.clear()

@@ -80,6 +80,7 @@ class Consumer:
         heartbeat: Heartbeat | None = None,
         suspects: Suspects | None = None,
         worker: str | None = None,
+        limited: bool = True,
     ) -> None:
         self._component, self._category, self._options = component, category, options
         self._session, self._notices = session, notices
@@ -111,9 +112,9 @@ class Consumer:
         self._connections = HandlerConnections(
             session.address, f"reservation {component.name} handlers", self._event_loop
         )
-        self._limits = Limits.of(component, category, session.address)
+        self._limits = Limits.of(component, category, session.address) if limited else None
         dead_letters = DeadLetters(component.name, category)
-        self._due = DueLetters()
+        self._due = DueLetters(0.0 if self._limits is None else self._limits.pace)
         repeat_on_conflict = RepeatingOnConflict(
             self._log, self._telemetry, lambda: self._membership.positions.lowest
         )

@@ -58,6 +58,13 @@ def durable(database_url: str) -> str:
     return _with(database_url, _KEEPALIVES)
 
 
+def impatient(address: str) -> str:
+    """Return an address with the longest that connecting may take, unless that is set."""
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        return address
+    return _with(address, {"connect_timeout": CONNECT_TIMEOUT})
+
+
 class Session:
     """The connection of one consumer, with the settings that its batches rely on.
 
@@ -168,11 +175,8 @@ class Session:
             self._reported = cause
 
     def _open(self) -> Connection[Any]:
-        address = self.address
-        if "PGCONNECT_TIMEOUT" not in os.environ:
-            address = _with(address, {"connect_timeout": CONNECT_TIMEOUT})
         connection = connect(
-            address,
+            impatient(self.address),
             application_name=self.application_name,
             autocommit=True,
             kind=KeepingConnection,

@@ -14,7 +14,7 @@ from reservation import Component, MessageStore, Rate, Retry
 from reservation.strategies import Processed, StateBased
 from tests.apps.bank import address
 from tests.consumers.builders import Paid, Pay, Till, dead_letters, letters, number, reasons
-from tests.support.consuming import hosted, logged, members, until
+from tests.support.consuming import hosted, logged, members, running, until
 from tests.support.proxy import Cut, Proxy
 from tests.support.started import PATIENCE
 
@@ -420,6 +420,17 @@ def test_members_of_a_group_share_a_rate(connection, database_url):
     assert len(till.calls) == 15
 
 
+def test_waiting_is_no_error_to_stop_at(connection, database_url):
+    """A consumer that stops on errors lets messages wait, and handles them."""
+    till = Till(connection, rate=HOURLY)
+    till.send("1a", "2a")
+    options = {"stop_on_error": True}
+    with running(till.component, database_url, "till:command", **options) as (thread, _):
+        until(lambda: due_in(connection) == {"2a": 1}, thread)
+        hours_pass(connection)
+        until(lambda: till.paid() == ["1a", "2a"], thread)
+
+
 def test_the_table_keeps_only_the_values_that_were_used_lately(connection, monkeypatch):
     """Those whose calls are made up for are removed by and by."""
     monkeypatch.setattr("consumers.limits.rates.CLEANING", 0.0)
@@ -445,6 +456,15 @@ def test_a_component_without_rates_opens_no_connection_for_them(connection):
         till.send("1a")
         till.drain()
         assert seen == [(expected,)]
+
+
+def test_a_consumer_for_tests_is_not_limited(connection, database_url):
+    """As those of the crash kit, whose runs must not depend on the time."""
+    till = Till(connection, rate=HOURLY)
+    till.send("1a", "2a", "1b")
+    with running(till.component, database_url, "till:command", limited=False) as (thread, _):
+        until(lambda: len(till.paid()) == 3, thread)
+    assert connection.execute("SELECT FROM reservation.rates").fetchall() == []
 
 
 def test_in_memory_nothing_is_limited():

@@ -14,13 +14,15 @@ from consumers.runtime.stopping import Stop
 from tests.apps.bank import session
 from tests.support.started import PATIENCE, matches
 
+_OF_CONSUMER = ("telemetry", "notices", "limited")
+
 
 @contextlib.contextmanager
 def running(component, database_url, category, stop=None, **options):
     """Run the consumer of a category in a thread, while the block lasts."""
     stop = stop or Stop(takes_signals=False)
     with session(database_url) as opened:
-        given = {name: options.pop(name) for name in ("telemetry", "notices") if name in options}
+        given = {name: options.pop(name) for name in _OF_CONSUMER if name in options}
         consumer = Consumer(opened, component, category, Options(**options), **given)
         thread = threading.Thread(target=consumer.run, args=[stop])
         thread.start()

@@ -16,11 +16,18 @@ _PAUSE_FACTOR = 50
 
 
 class DueLetters:
-    """The time of the next look; all times are of the monotonic clock."""
+    """The time of the next look; all times are of the monotonic clock.
 
-    def __init__(self) -> None:
+    Attributes:
+        pace: the seconds between two looks for letters that are due one soon after another, so that
+            each look finds several.
+    """
+
+    def __init__(self, pace: float = 0.0) -> None:
+        self.pace = pace
         self._at = math.inf
         self._not_before = 0.0
+        self._paced_until = 0.0
         self._parked = True
 
     @property
@@ -51,19 +58,25 @@ class DueLetters:
         if time.monotonic() >= self._not_before:
             self.soon()
 
+    @property
+    def looks_for_parked(self) -> bool:
+        """Whether the next look includes parked letters."""
+        return self._parked
+
     def looked(self, began: float, next_in: float | None, *, parked: bool = True) -> None:
         """Note a look that began at a time, and the seconds until the next letter is due."""
         now = time.monotonic()
         if parked:
             self._not_before = now + _PAUSE_FACTOR * (now - began)
-        self._at = math.inf if next_in is None else now + next_in
+        self._at = math.inf if next_in is None else max(now + next_in, began + self.pace)
+        self._paced_until = began + self.pace
 
     def wrote(self, letters: Iterable[Unhandled]) -> None:
         """Note letters that were written."""
         now = time.monotonic()
         for letter in letters:
             if letter.failure.wait is not None and not letter.runs:
-                self._at = min(self._at, now + letter.failure.wait)
+                self._at = min(self._at, max(now + letter.failure.wait, self._paced_until))
 
 
 class WaitingCount:

@@ -159,7 +159,8 @@ class Retrying:
         if handled - result.freed - {None}:  # their queues have further letters
             self._due.also_parked()
         of_calls = len((ended & set(result.positions)) - set_aside)
-        return LetterRetryResult(result, more or result.handled > 0, of_calls)
+        again = result.handled > 0 and (not self._due.pace or self._due.looks_for_parked)
+        return LetterRetryResult(result, more or again, of_calls)
 
     def _next_size(self, letters: int, seconds: float) -> int:
         """Return how many letters to handle next, so that new messages are not held up for long."""

@@ -80,6 +80,7 @@ def run(component: Component, order: Order, calls: Calls, send: Callable[[Record
                     Options(order.batch_size),
                     telemetry=counting,
                     log=log,
+                    limited=False,
                 )
                 with UntilDrained(session, component.name, category) as stop:
                     consumer.run(stop)
