@@ -14,6 +14,7 @@ from consumers.failures.failure import Failure, Reason
 from consumers.limits.connection import LimitsConnection
 from reservation.component import Component
 from reservation.declaration.table import declarations
+from reservation.handlers.rate import LONGEST
 
 # Seconds that calls are taken ahead at most, and that a batch waits in all for their times.
 HORIZON = 0.1
@@ -63,13 +64,14 @@ class Rates:
     def most_at_once(self) -> int:
         """The most calls that may be taken at once, of any of the rates."""
         rates = self._rates.values()
-        return max(int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+        at_once = (int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+        return max(at_once, default=0)
 
     @property
     def pace(self) -> float:
         """The seconds in which the calls of one look are made; 0 if no rate has several."""
-        shortest = min(one.interval.total_seconds() for one in self._rates.values())
-        return HORIZON / 2 if shortest < HORIZON / 2 else 0.0
+        shortest = min((one.interval for one in self._rates.values()), default=LONGEST)
+        return HORIZON / 2 if shortest.total_seconds() < HORIZON / 2 else 0.0
 
     def begin(self, *, are_new: bool) -> None:
         """Begin a batch of messages that are new, or have waited; what was taken is lost."""
