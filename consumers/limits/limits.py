@@ -1,7 +1,7 @@
 """What is decided before each call of a handler that has a limit, and noted after it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from consumers.failures.failure import Failure
@@ -21,6 +21,7 @@ class Limits:
         self._connection = LimitsConnection(address, f"reservation {component.name} limits")
         self._breakers = Breakers(component, category, self._connection, log)
         self._rates = Rates(component, category, self._connection)
+        self._have_waited: Collection[int] = ()
 
     @classmethod
     def of(cls, component: Component, category: str, address: str, log: Log) -> "Limits | None":
@@ -39,10 +40,11 @@ class Limits:
         """The seconds between two looks for what waits for a rate, so that each finds several."""
         return self._rates.pace
 
-    def begin(self, *, are_new: bool) -> None:
-        """Begin a batch of messages that are new, or were set aside before."""
+    def begin(self, have_waited: Collection[int]) -> None:
+        """Begin a batch, of which the messages at some global positions have waited for a rate."""
+        self._have_waited = have_waited
         self._breakers.begin()
-        self._rates.begin(are_new=are_new)
+        self._rates.begin()
 
     def expects(self, message: StoredMessage, command: object) -> None:
         """Note a message of the batch whose handler may be called."""
@@ -66,7 +68,8 @@ class Limits:
         refused = self._breakers.refuses(message.type)
         if refused is not None:
             return refused
-        decision = self._rates.next(message.type, command)
+        has_waited = message.global_position in self._have_waited
+        decision = self._rates.next(message.type, command, has_waited=has_waited)
         if isinstance(decision, Failure):
             self._breakers.is_unused(message.type)
         return decision
