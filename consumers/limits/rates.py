@@ -16,8 +16,9 @@ from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.handlers.rate import LONGEST
 
-# Seconds that calls are taken ahead at most, and that a batch waits in all for their times.
-HORIZON = 0.1
+# Seconds that calls are taken ahead at most; that those of one statement take, so that several
+# processes take turns; and that a batch waits for the times of its calls in all.
+HORIZON, TURN, PATIENCE = 0.1, 0.025, 0.2
 
 # Seconds by which a call may be late; then another one is taken, so that late ones do not add up.
 _LATE = 0.05
@@ -55,7 +56,7 @@ class Rates:
         self._keys = {"consumer": component.name, "category": category}
         self._connection = connection
         self._calls: dict[str, _Calls] = {}
-        self._patience = HORIZON
+        self._patience = PATIENCE
         self._lasts = dict.fromkeys(self._rates, _FIRST_GUESS)
         self._clean_at = time.monotonic() + CLEANING
 
@@ -75,7 +76,7 @@ class Rates:
     def begin(self) -> None:
         """Begin a batch; what was taken and not made is lost."""
         self._calls.clear()
-        self._patience = HORIZON
+        self._patience = PATIENCE
 
     def need(self, type_: str, command: object) -> None:
         """Note a message of the batch whose handler may be called."""
@@ -118,8 +119,8 @@ class Rates:
             "rate": name,
             "seconds": interval,
             "burst": rate.burst,
-            "calls": max(min(calls.needed, at_once, int(HORIZON / interval)), 1),
-            "horizon": HORIZON if concurrency else max(self._patience, 0.0),
+            "calls": max(min(calls.needed, at_once, int(TURN / interval)), 1),
+            "horizon": HORIZON if concurrency else max(min(HORIZON, self._patience), 0.0),
             "is_new": not has_waited,
         }
         ((taken, first_in, next_in),) = self._connection.query("take_calls", values)
