@@ -70,7 +70,8 @@ class RetryTransaction:
         missing = {
             letter.global_position: _missing(letter) for letter in letters if letter.is_missing
         }
-        policy = FailurePolicy(failed={**failed, **missing}, tried=tried)
+        limited = {letter.global_position for letter in letters if letter.is_limited}
+        policy = FailurePolicy(failed={**failed, **missing}, tried=tried, limited=limited)
         with self._handling.attempt(), self._spans.batch(tried):
             return self._run(positions, letters, policy, recheck)
 

@@ -6,7 +6,7 @@ Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from consumers.effects.effects import Effects
@@ -32,6 +32,7 @@ class FailurePolicy:
         stop: whether to raise the error instead.
         tried: by global position, how often messages that are tried again were tried before; None
             where the messages are read from the category.
+        limited: the global positions of messages that have waited for a rate.
         looks: whether to look for open letters of the messages' entities in the store, because
             some may be in partitions of others.
     """
@@ -40,6 +41,7 @@ class FailurePolicy:
     failed: Mapping[int, Failure] = field(default_factory=dict)
     stop: bool = False
     tried: Mapping[int, int] | None = None
+    limited: Collection[int] = ()
     looks: bool = False
 
     @property

@@ -41,6 +41,7 @@ class DueLetter:
         entity: whose queue it is in; None if nothing waits behind it.
         attempts: how often it was tried before.
         partition: that of the message.
+        is_limited: whether it has waited for a rate.
         correction: identifies the data that it was given; None if it was given none.
         data: that data, as JSON.
     """
@@ -50,6 +51,7 @@ class DueLetter:
     entity: str | None
     attempts: int
     partition: int
+    is_limited: bool
     correction: int | None
     data: str | None
 
@@ -131,9 +133,9 @@ class DeadLetters:
         for _, due, *row in rows:
             if due is None:  # none is due
                 continue
-            entity, attempts, partition, is_missing, correction, data, *message = row
+            entity, attempts, partition, is_missing, is_limited, correction, data, *message = row
             stored = StoredMessage(*message)
-            state = entity, attempts, partition, correction, data
+            state = entity, attempts, partition, is_limited, correction, data
             letters.append(DueLetter(stored, is_missing, *state))
         more = bool(letters) and rows[0][1] >= min(limit, len(letters) + 1)
         return Due(letters, more, None if next_in is None else max(float(next_in), 0.0))
@@ -169,6 +171,7 @@ class DeadLetters:
             "types": [letter.message.type for letter in letters],
             "states": [letter.state for letter in letters],
             **_columns([(one.message.global_position, one.entity, one.failure) for one in letters]),
+            "have_waited": [False] * len(letters),
         }
         fields = {letter.message.type: key_fields(letter.message.type) for letter in letters}
         values = {**self._names, **columns, "key_fields": json_parameter(fields)}
@@ -203,7 +206,10 @@ class DeadLetters:
             [(letter.global_position, entity, failure) for letter, entity, failure in failed]
         )
         read_as = _read_as([letter for letter, _, _ in failed])
-        if self._run(connection, "fail_again", {**columns, **read_as}) != len(failed):
+        have_waited = {"have_waited": [letter.is_limited for letter, _, _ in failed]}
+        if self._run(connection, "fail_again", {**columns, **read_as, **have_waited}) != len(
+            failed
+        ):
             raise LettersChanged
 
     def _count(

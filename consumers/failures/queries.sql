@@ -28,7 +28,8 @@ FROM unnest(
 ) AS l (global_position, message_id, stream_name, type, entity, state, reason, error, digest,
         attempts, wait, error_type, error_place, error_text, error_traceback, rate)
 LEFT JOIN reservation.rate_times(
-  %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s, false
+  %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s,
+  %(have_waited)s::boolean[]
 ) AS t ON t.global_position = l.global_position
 ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
@@ -142,8 +143,8 @@ WITH heads AS (
   ) AS m ON true
 )
 SELECT next.seconds, due.queue_length, due.entity, due.attempts,
-       reservation.partition_of(due.stream_name, %(size)s), due.found IS NULL, due.correction,
-       due.data::varchar, due.message_id::varchar, due.stream_name::varchar,
+       reservation.partition_of(due.stream_name, %(size)s), due.found IS NULL, due.rate IS NOT NULL,
+       due.correction, due.data::varchar, due.message_id::varchar, due.stream_name::varchar,
        reservation.readable_type(due.type), coalesce(due.position, 0), due.global_position,
        reservation.readable_text(due.message_data), reservation.readable_text(due.metadata),
        reservation.readable_time(due.time)
@@ -211,7 +212,8 @@ WITH found AS MATERIALIZED (
   ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
           error_place, error_text, error_traceback, rate)
   LEFT JOIN reservation.rate_times(
-    %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s, true
+    %(consumer)s, %(category)s, %(global_positions)s, %(rates)s, %(waits)s, %(intervals)s,
+    %(have_waited)s::boolean[]
   ) AS t ON t.global_position = l.global_position
   CROSS JOIN LATERAL (
     SELECT d.ctid AS place, d.state, d.correction FROM reservation.dead_letters d

@@ -308,7 +308,7 @@ class Handling:
         """Decide on messages that are prepared."""
         decoded, effects, blocking = prepared.decoded, prepared.effects, prepared.blocking
         if self._limits is not None:
-            self._limits.begin(are_new=blocking.policy.tried is None)
+            self._limits.begin(blocking.policy.limited)
             for item in decoded:
                 if item.entity_stream is not None and not item.redelivered:
                     self._limits.expects(item.message, item.command)

@@ -1,6 +1,7 @@
 """What is decided before each call of a handler that has a limit, and noted after it."""
 
 import time
+from collections.abc import Collection
 
 from consumers.failures.failure import Failure, HandlerRaisedError
 from consumers.limits.connection import LimitsConnection
@@ -16,6 +17,7 @@ class Limits:
     def __init__(self, component: Component, category: str, address: str) -> None:
         self._connection = LimitsConnection(address, f"reservation {component.name} limits")
         self._rates = Rates(component, category, self._connection)
+        self._have_waited: Collection[int] = ()
         self._began = 0.0
 
     @classmethod
@@ -34,9 +36,10 @@ class Limits:
         """The seconds between two looks for what waits for a rate, so that each finds several."""
         return self._rates.pace
 
-    def begin(self, *, are_new: bool) -> None:
-        """Begin a batch of messages that are new, or were set aside before."""
-        self._rates.begin(are_new=are_new)
+    def begin(self, have_waited: Collection[int]) -> None:
+        """Begin a batch, of which the messages at some global positions have waited for a rate."""
+        self._have_waited = have_waited
+        self._rates.begin()
 
     def expects(self, message: StoredMessage, command: object) -> None:
         """Note a message of the batch whose handler may be called."""
@@ -58,7 +61,8 @@ class Limits:
 
     def decide(self, message: StoredMessage, command: object) -> float | Failure:
         """Return in how many seconds a handler may be called, or what its message waits for."""
-        return self._rates.next(message.type, command)
+        has_waited = message.global_position in self._have_waited
+        return self._rates.next(message.type, command, has_waited=has_waited)
 
     def succeeded(self, message: StoredMessage) -> None:
         """Note that the handler of a message returned, or rejected it."""

@@ -14,9 +14,11 @@ from consumers.failures.failure import Failure, Reason
 from consumers.limits.connection import LimitsConnection
 from reservation.component import Component
 from reservation.declaration.table import declarations
+from reservation.handlers.rate import LONGEST
 
-# Seconds that calls are taken ahead at most, and that a batch waits in all for their times.
-HORIZON = 0.1
+# Seconds that calls are taken ahead at most; that those of one statement take, so that several
+# processes take turns; and that a batch waits for the times of its calls in all.
+HORIZON, TURN, PATIENCE = 0.1, 0.025, 0.2
 
 # Seconds by which a call may be late; then another one is taken, so that late ones do not add up.
 _LATE = 0.05
@@ -35,12 +37,12 @@ class _Calls:
     Attributes:
         times: when those that are taken may be made, by the monotonic clock.
         needed: how many messages of the batch are still to come.
-        refused: what the others wait for, once one has to wait.
+        refused: what those that have waited wait for, or the others, once one of them has to wait.
     """
 
     times: deque[float] = field(default_factory=deque)
     needed: int = 0
-    refused: Failure | None = None
+    refused: dict[bool, Failure] = field(default_factory=dict)
 
 
 class Rates:
@@ -54,8 +56,7 @@ class Rates:
         self._keys = {"consumer": component.name, "category": category}
         self._connection = connection
         self._calls: dict[str, _Calls] = {}
-        self._are_new = True
-        self._patience = HORIZON
+        self._patience = PATIENCE
         self._lasts = dict.fromkeys(self._rates, _FIRST_GUESS)
         self._clean_at = time.monotonic() + CLEANING
 
@@ -63,26 +64,26 @@ class Rates:
     def most_at_once(self) -> int:
         """The most calls that may be taken at once, of any of the rates."""
         rates = self._rates.values()
-        return max(int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+        at_once = (int(HORIZON / one.interval.total_seconds()) + one.burst for one in rates)
+        return max(at_once, default=0)
 
     @property
     def pace(self) -> float:
         """The seconds in which the calls of one look are made; 0 if no rate has several."""
-        shortest = min(one.interval.total_seconds() for one in self._rates.values())
-        return HORIZON / 2 if shortest < HORIZON / 2 else 0.0
+        shortest = min((one.interval for one in self._rates.values()), default=LONGEST)
+        return HORIZON / 2 if shortest.total_seconds() < HORIZON / 2 else 0.0
 
-    def begin(self, *, are_new: bool) -> None:
-        """Begin a batch of messages that are new, or have waited; what was taken is lost."""
+    def begin(self) -> None:
+        """Begin a batch; what was taken and not made is lost."""
         self._calls.clear()
-        self._are_new = are_new
-        self._patience = HORIZON
+        self._patience = PATIENCE
 
     def need(self, type_: str, command: object) -> None:
         """Note a message of the batch whose handler may be called."""
         if type_ in self._rates:
             self._calls.setdefault(self._name(type_, command), _Calls()).needed += 1
 
-    def next(self, type_: str, command: object) -> float | Failure:
+    def next(self, type_: str, command: object, *, has_waited: bool) -> float | Failure:
         """Return in how many seconds a handler may be called, or what its message waits for."""
         if type_ not in self._rates:
             return 0.0
@@ -91,11 +92,11 @@ class Rates:
         now = time.monotonic()
         while calls.times and calls.times[0] < now - _LATE:
             calls.times.popleft()
-        if not calls.times and calls.refused is None:
-            self._take(type_, name, calls)
+        if not calls.times and has_waited not in calls.refused:
+            self._take(type_, name, calls, has_waited=has_waited)
         calls.needed -= 1
-        if calls.refused is not None:
-            return calls.refused
+        if has_waited in calls.refused:
+            return calls.refused[has_waited]
         return max(calls.times.popleft() - time.monotonic(), 0.0)
 
     def waited(self, seconds: float) -> None:
@@ -107,7 +108,7 @@ class Rates:
         if type_ in self._lasts:
             self._lasts[type_] += (seconds - self._lasts[type_]) / 8
 
-    def _take(self, type_: str, name: str, calls: _Calls) -> None:
+    def _take(self, type_: str, name: str, calls: _Calls, *, has_waited: bool) -> None:
         """Take as many calls as can be made at their times, or note what is waited for."""
         rate, concurrency = self._rates[type_], self._concurrency.get(type_)
         interval = rate.interval.total_seconds()
@@ -118,15 +119,16 @@ class Rates:
             "rate": name,
             "seconds": interval,
             "burst": rate.burst,
-            "calls": max(min(calls.needed, at_once, int(HORIZON / interval)), 1),
-            "horizon": HORIZON if concurrency else max(self._patience, 0.0),
-            "is_new": self._are_new,
+            "calls": max(min(calls.needed, at_once, int(TURN / interval)), 1),
+            "horizon": HORIZON if concurrency else max(min(HORIZON, self._patience), 0.0),
+            "is_new": not has_waited,
         }
         ((taken, first_in, next_in),) = self._connection.query("take_calls", values)
         now = time.monotonic()
         calls.times.extend(now + max(first_in + n * interval, 0.0) for n in range(taken))
         if not taken:
-            calls.refused = Failure(Reason.LIMITED, wait=next_in, rate=name, interval=interval)
+            failure = Failure(Reason.LIMITED, wait=next_in, rate=name, interval=interval)
+            calls.refused[has_waited] = failure
         if now >= self._clean_at:
             self._clean_at = now + CLEANING
             self._connection.query("forget_rates", self._keys)

@@ -110,6 +110,17 @@ def test_nobody_overtakes_those_that_wait(till, connection):
     assert till.calls == ["1a", "2a"]
 
 
+def test_an_entity_with_many_messages_is_as_others_are(till, connection):
+    """What was parked comes after those that wait, once its turn has come."""
+    till.send("1a", "1b", "1c", "1d", "2a", "3a")
+    till.drain()
+    assert due_in(connection) == {"1b": 1, "2a": 2, "3a": 3}
+    for _ in range(5):
+        hours_pass(connection)
+        till.drain()
+    assert till.calls == ["1a", "1b", "2a", "3a", "1c", "1d"]
+
+
 def test_all_that_waited_while_no_process_ran_is_planned_anew(till, connection):
     """All of it is due at once, one call is made, and few times are given twice."""
     till.send(*(f"{n}a" for n in range(1, 12)))

@@ -98,7 +98,7 @@ def fail_again(c):
 def try_one(c):
     """Count an attempt at one letter, and take it back."""
     message = StoredMessage(str(uuid7()), LONG, "Deposit", 0, 1, None, None, DAY)
-    letter = (line_up(c) or [DueLetter(message, False, None, 0, 0, None, None)])[0]
+    letter = (line_up(c) or [DueLetter(message, False, None, 0, 0, False, None, None)])[0]
     with suppress(LettersChanged):  # there are none while the log is empty
         attempts = LETTERS.count_attempt(c, letter)
         LETTERS.uncount_attempt(c, letter)

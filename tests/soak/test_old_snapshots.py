@@ -1,4 +1,4 @@
-"""Positions and leases while somebody holds an old snapshot, which keeps what they were before."""
+"""Positions, leases and rates while somebody holds an old snapshot, which keeps what they were."""
 
 from contextlib import contextmanager
 
@@ -37,6 +37,18 @@ BEGIN
   END LOOP;
 END $$
 """
+
+
+CALLS = """
+DO $$
+BEGIN
+  FOR n IN 1 .. {calls} LOOP
+    ASSERT (SELECT taken FROM {take}) = 1;
+    COMMIT;
+  END LOOP;
+END $$
+"""
+TAKE = "reservation.take_calls('account', 'account:command', 'Deposit', 0.0001, 1, 1, 100.0, true)"
 
 
 @pytest.fixture
@@ -131,3 +143,18 @@ def test_no_statement_reads_more_pages_after_many_moves(connection, store, datab
             read[name] = run(connection, statement).buffers
     assert read.keys() == MOST_PAGES.keys()
     assert {name: pages for name, pages in read.items() if pages > MOST_PAGES[name]} == {}
+
+
+@pytest.mark.timeout(600)
+def test_a_call_of_a_rate_reads_no_more_pages_after_many_calls(connection, database_url):
+    """The row that counts is found from the newest end, whatever is kept of those before it."""
+    connection.execute("VACUUM ANALYZE")
+    with old_snapshot(database_url):
+        connection.execute("SET synchronous_commit = off")
+        connection.execute(CALLS.format(calls=20_000, take=TAKE))
+        ((size,),) = connection.execute(
+            "SELECT pg_relation_size('reservation.rates') / 8192"
+        ).fetchall()
+        assert size > 100
+        run(connection, lambda c: c.execute(f"SELECT * FROM {TAKE}"))
+        assert run(connection, lambda c: c.execute(f"SELECT * FROM {TAKE}")).buffers < 30

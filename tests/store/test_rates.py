@@ -35,10 +35,10 @@ def later(connection, seconds):
 
 def wait(connection, positions, *, rate="Capture", wait=0.0, have_waited=False):
     """Record letters that wait for a rate; return in how many hours each is due."""
-    columns = ([given] * len(positions) for given in (rate, wait, HOUR))
+    columns = ([given] * len(positions) for given in (rate, wait, HOUR, have_waited))
     times = connection.execute(
         "SELECT global_position, at FROM reservation.rate_times(%s, %s, %s, %s, %s, %s, %s)",
-        [*NAMES[:2], positions, *columns, have_waited],
+        [*NAMES[:2], positions, *columns],
     ).fetchall()
     for position, at in times:
         connection.execute(
@@ -162,6 +162,7 @@ def test_of_those_that_have_waited_one_is_next_and_the_others_are_last(connectio
     assert wait(connection, [8, 9], wait=9 * HOUR, have_waited=True) == [9, 10]
     connection.execute("DELETE FROM reservation.dead_letters")
     assert wait(connection, [5, 6, 7], wait=HOUR, have_waited=True) == [1, 2, 3]
+    assert wait(connection, [8], wait=HOUR) == [4]
 
 
 def test_where_letters_were_discarded_no_queue_is_left(connection):
@@ -196,8 +197,8 @@ def test_other_letters_have_no_such_times(connection, rates):
     """And wait for no lock."""
     connection.execute("BEGIN")
     found = connection.execute(
-        "SELECT * FROM reservation.rate_times(%s, %s, %s, %s, %s, %s, false)",
-        [*NAMES[:2], [1, 2][: len(rates)], rates, [1.0] * len(rates), [None] * len(rates)],
+        "SELECT * FROM reservation.rate_times(%s, %s, %s, %s, %s, NULL, NULL)",
+        [*NAMES[:2], [1, 2][: len(rates)], rates, [1.0] * len(rates)],
     ).fetchall()
     assert found == []
     locks = connection.execute(

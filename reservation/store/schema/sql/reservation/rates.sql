@@ -6,26 +6,28 @@
 -- looked up among them. So nothing has to be brought in step with letters that are discarded, or with a batch that is
 -- not committed.
 
--- The time of the last letter that waits for a rate. The rate is a range, and orders the letters too, so that only
--- the index of the letters of rates gives that order: by another one all that waits would be read.
+-- The time of the last letter that waits for a rate, NULL if all are due. The rate is a range, and orders the letters
+-- too, so that only the index of the letters of rates gives that order: by another one all that waits would be read.
 CREATE OR REPLACE FUNCTION reservation.last_limited(consumer text, category text, rate text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
-  RETURN (
+DECLARE
+  last timestamptz := (
     SELECT l.next_attempt_at
     FROM reservation.dead_letters l
     WHERE l.consumer = last_limited.consumer AND l.category = last_limited.category
       AND l.rate BETWEEN last_limited.rate AND last_limited.rate AND l.state = 'waiting'
     ORDER BY l.rate DESC, l.next_attempt_at DESC
     LIMIT 1);
+BEGIN
+  RETURN CASE WHEN last > clock_timestamp() THEN last END;
 END
 $$;
 
 -- Takes up to so many calls of a rate, whose times come within `horizon` seconds. Returns how many; in how many
 -- seconds the first may be made, each next one `seconds` later (below 0: now); and in how many the next one that
--- is not taken. For new messages (`is_new`) none is taken while letters wait.
+-- is not taken. For messages that have not waited for the rate (`is_new`) none is taken while letters wait.
 CREATE OR REPLACE FUNCTION reservation.take_calls(
   consumer text, category text, rate text, seconds float8, burst integer, calls integer, horizon float8,
   is_new boolean, OUT taken integer, OUT first_in float8, OUT next_in float8
@@ -75,7 +77,7 @@ $$;
 -- lock is held until the transaction ends, so that no time of a queue is given twice.
 CREATE OR REPLACE FUNCTION reservation.rate_times(
   consumer text, category text, global_positions bigint[], rates text[], waits float8[], seconds float8[],
-  have_waited boolean
+  have_waited boolean[]
 ) RETURNS TABLE (global_position bigint, at timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -83,7 +85,6 @@ AS $$
 #variable_conflict use_column
 DECLARE
   now timestamptz;
-  first integer := have_waited::integer;
 BEGIN
   IF array_remove(rates, NULL) = '{}' THEN
     RETURN;
@@ -93,19 +94,21 @@ BEGIN
   now := clock_timestamp();
   RETURN QUERY
   WITH given AS MATERIALIZED (
-    SELECT g.*, row_number() OVER (PARTITION BY g.rate ORDER BY g.global_position) - 1 AS n
-    FROM unnest(global_positions, rates, waits, rate_times.seconds) AS g (global_position, rate, wait, seconds)
+    SELECT g.global_position, g.rate, g.wait, g.seconds,
+           row_number() OVER (PARTITION BY g.rate ORDER BY NOT g.has_waited, g.global_position) - 1 AS n,
+           (bool_or(g.has_waited) OVER (PARTITION BY g.rate))::integer AS first
+    FROM unnest(global_positions, rates, waits, rate_times.seconds, have_waited)
+         AS g (global_position, rate, wait, seconds, has_waited)
     WHERE g.rate IS NOT NULL
   ), queues AS MATERIALIZED (
     SELECT r.rate, reservation.last_limited(rate_times.consumer, rate_times.category, r.rate) AS last
     FROM (SELECT DISTINCT g.rate FROM given g) AS r
   )
   SELECT g.global_position,
-         CASE WHEN g.n < first OR q.last IS NULL OR q.last <= now
-              THEN now + make_interval(secs => g.wait + g.n * g.seconds)
-              ELSE greatest(now + make_interval(secs => g.wait + first * g.seconds),
+         CASE WHEN g.n < g.first OR q.last IS NULL THEN now + make_interval(secs => g.wait + g.n * g.seconds)
+              ELSE greatest(now + make_interval(secs => g.wait + g.first * g.seconds),
                             q.last + make_interval(secs => g.seconds))
-                   + make_interval(secs => (g.n - first) * g.seconds) END
+                   + make_interval(secs => (g.n - g.first) * g.seconds) END
   FROM given g
   JOIN queues q ON q.rate = g.rate;
 END
