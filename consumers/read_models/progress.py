@@ -10,6 +10,7 @@ from psycopg import Connection
 
 from consumers.group.inspection.status import PartitionStatus, groups, of_stored, snapshot
 from consumers.group.inspection.stored_positions import StoredPosition
+from consumers.pauses.administration import read_pauses
 from reservation.postgres.queries import load_queries
 from reservation.read_models.made_versions import ArchivedPart, MadeVersion, versions
 
@@ -31,6 +32,7 @@ class VersionStatus:
         made: the version.
         partitions: the status of each partition of what it reads, also where it was never run.
         share: how much of the global positions of its categories it has passed, from 0 to 1.
+        is_paused: whether anything that it reads is paused.
         rate: how many messages it handles in a second; None if it is not behind.
         left: how many seconds it needs to the end at this rate; None if it is not behind, or does
             not move.
@@ -39,6 +41,7 @@ class VersionStatus:
     made: MadeVersion
     partitions: Sequence[PartitionStatus]
     share: float
+    is_paused: bool
     rate: float | None = None
     left: float | None = None
 
@@ -110,11 +113,19 @@ def look(connection: Connection[Any], model: str | None = None) -> list[VersionS
     ]
     for rows in groups(connection, never_run):
         stored[rows[0].consumer].append(rows)
-    return [_status(connection, made[schema], found) for schema, found in stored.items()]
+    paused = {one.scope.component for one in read_pauses(connection)}
+    return [
+        _status(connection, made[schema], found, is_paused=schema in paused)
+        for schema, found in stored.items()
+    ]
 
 
 def _status(
-    connection: Connection[Any], made: MadeVersion, stored: Sequence[Sequence[StoredPosition]]
+    connection: Connection[Any],
+    made: MadeVersion,
+    stored: Sequence[Sequence[StoredPosition]],
+    *,
+    is_paused: bool,
 ) -> VersionStatus:
     archived = {part.category: part for part in made.archived}
     partitions = [
@@ -133,7 +144,7 @@ def _status(
     share = passed / whole if whole else float(was_run)
     if was_run and not any(one.lag.messages or one.lag.at_least for one in partitions):
         share = 1.0
-    return VersionStatus(made, partitions, share)
+    return VersionStatus(made, partitions, share, is_paused)
 
 
 def _partitions(
@@ -187,6 +198,7 @@ def _with_rate(
         now.made,
         now.partitions,
         now.share,
+        now.is_paused,
         handled / seconds,
         left * seconds / moved if moved > 0 else None,
     )

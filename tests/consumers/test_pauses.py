@@ -1,6 +1,7 @@
 """Pauses: what a person stops waits, in every process, and is handled when it is resumed."""
 
 import asyncio
+import json
 
 import psycopg
 import pytest
@@ -38,6 +39,12 @@ def command(connection, *arguments):
     env = {"RESERVATION_DATABASE_URL": address(connection)}
     done = invoke_cli(*arguments, env=env)
     assert done.returncode == 0, done.stderr
+
+
+def versions(connection):
+    """Return the versions of read models as `models list` prints them."""
+    env = {"RESERVATION_DATABASE_URL": address(connection)}
+    return json.loads(invoke_cli("models", "list", "--json", env=env).stdout)["versions"]
 
 
 def position(connection, category):
@@ -121,9 +128,11 @@ def test_a_read_model_is_paused(connection, store):
     pause(connection, "occupancy_1")
     book(store, 1, 2)
     assert consumers.drain(one_by_one(), address(connection)).counts == {}
+    assert [one["paused"] for one in versions(connection)] == [True]
     resume(connection, "occupancy_1")
     consumers.drain(one_by_one(), address(connection))
     assert nights(connection) == {1: 1, 2: 1}
+    assert [one["paused"] for one in versions(connection)] == [False]
 
 
 def test_recurring_commands_are_sent_to_a_paused_component(connection, store):
