@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 import consumers
 from reservation import ReadContext, ReadModel, Write
@@ -129,7 +130,7 @@ def test_a_handler_learns_how_many_rows_it_has_changed(connection, store):
 
 
 def test_a_handler_catches_the_error_of_its_own_statement(connection, store):
-    """The calls of the batch are made once more, with each statement sent at once."""
+    """In a block of its own it is raised where it belongs, and no call is made twice."""
     model, caught = ReadModel("occupancy", version=1), []
     model.tables(make_nights)
 
@@ -140,9 +141,32 @@ def test_a_handler_catches_the_error_of_its_own_statement(connection, store):
             with context.connection.transaction():
                 context.connection.execute(insert, [event.night])
         except psycopg.errors.UniqueViolation:
+            take(context, event.night, 10)
             caught.append(event.night)
 
     book(store, 1, 2, 1, 3, 2)
     assert consumers.drain(model, address(connection)).counts == {"handled": 5}
-    assert nights(connection) == {1: 1, 2: 1, 3: 1}
-    assert caught[-2:] == [1, 2]
+    assert nights(connection) == {1: 11, 2: 11, 3: 1}
+    assert caught == [1, 2]
+
+
+def test_handlers_use_an_orm_beside_statements_of_their_own(connection, store):
+    """What is executed in a block of a session is in its place among the others."""
+    model = ReadModel("occupancy", version=1, attempts=1)
+    model.tables(make_nights)
+
+    @model.handle(Booked, category=BOOKINGS)
+    def booked(event: Booked, context: ReadContext) -> None:
+        take(context, event.night, event.rooms)
+        with context.session() as session:
+            double = text("UPDATE nights SET taken = taken * 2 WHERE night = :night")
+            assert session.execute(double, {"night": event.night}).rowcount == 1
+        take(context, event.night, event.rooms)
+        if event.rooms == 13:
+            raise ValueError("unlucky")
+
+    book(store, 1, 2, 1)
+    book(store, 3, rooms=13, booking="bad")
+    book(store, 1, booking="last")
+    assert consumers.drain(model, address(connection)).counts == {"handled": 4, "dead": 1}
+    assert nights(connection) == {1: 21, 2: 3}

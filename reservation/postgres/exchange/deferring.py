@@ -45,10 +45,15 @@ class TakenBackError(Exception):
 
 
 class Deferred:
-    """The statements that a connection is going to send together."""
+    """The statements that a connection is going to send together.
 
-    def __init__(self, answered: Callable[[], None]) -> None:
+    Attributes:
+        depth: in how many blocks of `Connection.transaction` they are.
+    """
+
+    def __init__(self, answered: Callable[[], None], depth: int) -> None:
         """Begin without any; each answer of the server is reported."""
+        self.depth = depth
         self._answered = answered
         self._statements: list[_Statement] = []
         self._bytes = 0
@@ -149,13 +154,20 @@ class DeferringCursor(GuardedCursor[Row]):
     ) -> Self:
         """Execute a statement, or defer it.
 
-        Without parameters it may be several at once, which only the simple protocol takes. Notices
-        are for who listens now.
+        Without parameters it may be several at once, which only the simple protocol takes. Whoever
+        runs a block of its own means to catch errors in it, and whoever hears notices is to hear
+        them now.
         """
         connection: Any = self.connection
         deferred = connection.deferred
-        is_special = not params or prepare or connection._notice_handlers
-        if deferred is None or is_special or connection.pgconn.pipeline_status:
+        if (
+            deferred is None
+            or not params
+            or prepare
+            or connection._num_transactions != deferred.depth
+            or connection._notice_handlers
+            or connection.pgconn.pipeline_status
+        ):
             return super().execute(query, params, prepare=prepare, binary=binary)
         self.refuse(query)
         with connection.lock:

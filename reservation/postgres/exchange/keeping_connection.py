@@ -58,7 +58,7 @@ class KeepingConnection(Connection[Any]):
         If anything in it fails, what it did is taken back, and `TakenBackError` is raised; where
         that is not possible, the error itself. Each answer of the server is reported.
         """
-        deferred = self.deferred = Deferred(answered)
+        deferred = self.deferred = Deferred(answered, self._num_transactions)
         try:
             yield
             with self.lock:
