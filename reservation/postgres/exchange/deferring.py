@@ -52,7 +52,7 @@ class Deferred:
     """
 
     def __init__(self, answered: Callable[[], None], depth: int) -> None:
-        """Begin without any; each answer of the server is reported."""
+        """Begin without any; it is reported when answers come."""
         self.depth = depth
         self._answered = answered
         self._statements: list[_Statement] = []

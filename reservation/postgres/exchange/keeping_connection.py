@@ -56,7 +56,7 @@ class KeepingConnection(Connection[Any]):
         """Run a block in a transaction whose statements are sent together, see `deferring`.
 
         If anything in it fails, what it did is taken back, and `TakenBackError` is raised; where
-        that is not possible, the error itself. Each answer of the server is reported.
+        that is not possible, the error itself. It is reported when answers come.
         """
         deferred = self.deferred = Deferred(answered, self._num_transactions)
         try:

@@ -26,7 +26,7 @@ def send_up_to_sync(pgconn: PGconn) -> PQGen[None]:
 def results_up_to_sync(
     pgconn: PGconn, answered: Callable[[], None] | None = None
 ) -> PQGen[list[PGresult]]:
-    """Take the results of what was sent up to a synchronization; report each that comes."""
+    """Take the results of what was sent up to a synchronization; report it when some come."""
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
@@ -36,6 +36,8 @@ def results_up_to_sync(
             except psycopg.OperationalError:
                 check_results(results)
                 raise
+            if answered is not None:
+                answered()
         result = pgconn.get_result()
         if result is None:  # between those of two statements
             if pgconn.status == ConnStatus.BAD:
@@ -45,8 +47,6 @@ def results_up_to_sync(
             return results
         else:
             results.append(result)
-            if answered is not None:
-                answered()
 
 
 def check_results(results: Sequence[PGresult]) -> None:
