@@ -10,6 +10,7 @@ An error may come later than its statement. Then all that was done since the beg
 back, to be done once more with each statement sent at once.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import Any, Self
@@ -29,9 +30,14 @@ from reservation.postgres.exchange.results import (
     send_up_to_sync,
 )
 
-# So many statements, or bytes of their parameters, are sent without waiting for more.
-MOST = 64
+# So many statements, or bytes of their parameters, are sent at a time. The server sends the answers
+# together too, and only they are a sign of life, and each may have to wait a second for a lock.
+MOST = 50
 _MOST_BYTES = 1 << 18
+
+# Seconds in which the answers must have come for twice as many to be sent the next time. The first
+# statement is sent alone, and so is the one after a long wait.
+_SOON = 0.1
 
 _SAVEPOINT = b"SAVEPOINT reservation_together"
 _ROLLBACK = "ROLLBACK TO SAVEPOINT reservation_together"
@@ -57,6 +63,7 @@ class Deferred:
         self._answered = answered
         self._statements: list[_Statement] = []
         self._bytes = 0
+        self._most = 1
         self._has_begun = False
         self._has_failed = False
 
@@ -68,7 +75,7 @@ class Deferred:
     @property
     def is_full(self) -> bool:
         """Whether it is time to send them."""
-        return len(self._statements) >= MOST or self._bytes >= _MOST_BYTES
+        return len(self._statements) >= self._most or self._bytes >= _MOST_BYTES
 
     def sent(self, pgconn: PGconn, *, to_end: bool = False) -> PQGen[None]:
         """Send them, behind a savepoint, and give each cursor its answer; raise the first error.
@@ -79,7 +86,7 @@ class Deferred:
         begins = not self._has_begun
         if not statements and (to_end or not begins):
             return
-        self._has_begun = True
+        self._has_begun, began = True, time.monotonic()
         try:
             pgconn.enter_pipeline_mode()
             if begins:
@@ -95,6 +102,8 @@ class Deferred:
         finally:
             for cursor, _, _ in statements:
                 cursor.awaited = None
+        is_soon = time.monotonic() - began < _SOON
+        self._most = min(2 * self._most, MOST) if is_soon else 1
         answers = compress(results, is_own)
         for (cursor, _, _), result in zip(statements, answers, strict=True):
             cursor.take(result)
