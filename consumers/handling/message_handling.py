@@ -33,6 +33,7 @@ from reservation.errors import DatabaseUnavailableError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
+from reservation.postgres.exchange.keeping_connection import is_together
 
 # What a message waits for that is paused by its type or its entity. A consumer looks again when it
 # sees that a pause is over; after these seconds too, if it ended before it could do so.
@@ -174,11 +175,11 @@ class MessageHandling:
                 return call_without_connection(message, handle)
             finally:
                 context.check()
-        losses = self._context.losses
+        losses, connection = self._context.losses, self._context.connection
         try:
-            events = call(self._context.connection, message, handle, context.noted)
+            events = call(connection, message, handle, context.noted)
         except DatabaseUnavailableError as error:
-            if not context.gave_connection:
+            if not context.gave_connection or is_together(connection):
                 raise
             fault = losses.fault_of(message, error)
             if fault is None:
@@ -261,6 +262,12 @@ class MessageHandling:
     def calling(self, message: StoredMessage) -> AbstractContextManager[None]:
         """Run a block that calls the handler of a message, which its limits are to know of."""
         return nullcontext() if self._limits is None else self._limits.calling(message)
+
+    @property
+    def pauses_some(self) -> bool:
+        """Whether messages of some types or entities are paused."""
+        pauses = self._context.pauses
+        return pauses is not None and pauses.single is not None
 
     def is_paused(self, item: Decoded) -> bool:
         """Return whether messages of its type or its entity are paused."""

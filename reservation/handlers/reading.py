@@ -1,10 +1,10 @@
 """What the handlers of a read model get: the events as they are recorded, and the connection."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
 from psycopg import Connection
 
 from reservation.context import Context, stored_time
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded(Generic[T]):
+class Recorded(msgspec.Struct, Generic[T], frozen=True):
     """An event, and the stored message that records it.
 
     Attributes:
