@@ -89,8 +89,8 @@ def test_all_pauses_of_a_component_end_at_once(cli):
 @pytest.mark.usefixtures("known")
 def test_what_is_not_there_is_refused_with_what_there_is(database_url, cli):
     """Nothing is paused under a misspelled name."""
-    assert refused(cli("pause", "acount", *WHY, status=2)) == (
-        "No consumer is named acount; there is account"
+    assert refused(cli("pause", "accounts", *WHY, status=2)) == (
+        "No consumer is named accounts; there is account"
     )
     assert refused(cli("pause", "account", "--category", "deposit", *WHY, status=2)) == (
         "account reads no category deposit; there is account:command, accountTransaction"
@@ -126,7 +126,7 @@ def test_what_was_done_already_is_said(connection, cli):
     assert refused(cli("resume", "account", status=2)) == (
         f"account is not paused by itself; paused is account of {COMMANDS}; nothing was changed"
     )
-    assert "acount" in refused(cli("resume", "acount", status=2))
+    assert "accounts" in refused(cli("resume", "accounts", status=2))
 
 
 @pytest.mark.usefixtures("known")
