@@ -33,7 +33,6 @@ from reservation.errors import DatabaseUnavailableError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
-from reservation.postgres.exchange.keeping_connection import is_together
 
 # What a message waits for that is paused by its type or its entity. A consumer looks again when it
 # sees that a pause is over; after these seconds too, if it ended before it could do so.
@@ -175,11 +174,11 @@ class MessageHandling:
                 return call_without_connection(message, handle)
             finally:
                 context.check()
-        losses, connection = self._context.losses, self._context.connection
+        losses = self._context.losses
         try:
-            events = call(connection, message, handle, context.noted)
+            events = call(self._context.connection, message, handle, context.noted)
         except DatabaseUnavailableError as error:
-            if not context.gave_connection or is_together(connection):
+            if not context.gave_connection:
                 raise
             fault = losses.fault_of(message, error)
             if fault is None:

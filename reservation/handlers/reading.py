@@ -59,7 +59,10 @@ class ReadContext:
     def connection(self) -> Connection[Any]:
         """The connection of the batch's transaction, whose search path is the version's schema.
 
-        What is done through it commits with the consumer's position, or not at all.
+        What is done through it commits with the consumer's position, or not at all. A statement
+        with parameters is sent together with later ones, unless its answer is read. If it fails,
+        the handlers of the batch are called again, and each statement is sent at once. A statement
+        in ``with context.connection.transaction():`` is always sent at once, to catch its error.
         """
         return self._context.connection
 

@@ -13,6 +13,7 @@ from tests.apps.occupancy import BOOKINGS, Booked, book, make_nights, nights, ta
 from tests.consumers.builders import stored_letters
 from tests.consumers.test_handlers_connection import ERRORS, FAILING, HARMLESS, TRICKS
 from tests.support.consuming import hosted, until
+from tests.support.tracing import recording
 
 
 @pytest.fixture
@@ -66,6 +67,25 @@ def test_a_batch_of_single_events_takes_few_round_trips(connection, store, waits
     consumers.drain(job_with({}), address(connection))
     assert len(waits) < 100
     assert len(jobs(connection)) == 1000
+
+
+def test_a_failure_slows_down_only_its_own_batch(connection, store, waits):
+    """The events of other batches are not undone one by one."""
+    write(store, *(Did(f"a{n}") for n in range(50)), Did("bad", "fails"))
+    write(store, *(Did(f"b{n}") for n in range(1000)))
+    consumers.drain(job_with({"fails": fails}), address(connection), batch_size=100)
+    assert len(waits) < 800
+    assert len(jobs(connection)) == 1050
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_each_event_has_its_span_where_none_fails(connection, store, count):
+    """With the statements of its handler in it."""
+    with recording() as spans:
+        write(store, *(Did(str(n)) for n in range(count)))
+        consumers.drain(job_with({}), address(connection))
+    found = [span for span in spans.all() if span.name == "process job"]
+    assert len(found) == min(count, 20)  # of a batch
 
 
 def test_whatever_a_handler_does_to_the_connection_is_a_failure_of_its_event_alone(

@@ -70,6 +70,17 @@ def test_slow_statements_are_sent_one_by_one(keeping, waits, monkeypatch):
     assert kept(keeping) == list(range(10))
 
 
+def test_large_statements_are_sent_soon(keeping, waits):
+    """What waits takes no more memory than it needs to."""
+    with keeping.together(nothing):
+        for n in range(2 * MOST):
+            keeping.execute(INSERT, [n])
+        keeping.execute(READ, [0]).fetchall()
+        waits.clear()
+        keeping.execute("SELECT %s", ["x" * (1 << 20)])
+        assert waits == [keeping]
+
+
 def test_without_a_statement_nothing_is_sent(keeping, waits):
     """A handler that does not use the connection costs no round trip."""
     waits.clear()
@@ -90,9 +101,10 @@ def rows_of_a_cursor(connection):
 
 
 def counts(connection):
-    changed = connection.execute(ADD, [2])
+    message = connection.execute(ADD, [2]).statusmessage
+    changed = connection.execute(ADD, [3])
     read = connection.execute(READ, [0])
-    return changed.rowcount, changed.statusmessage, read.rowcount, read.description[0].name
+    return message, changed.rowcount, read.rowcount, read.description[0].name
 
 
 def results(connection):

@@ -163,9 +163,8 @@ class DeferringCursor(GuardedCursor[Row]):
     ) -> Self:
         """Execute a statement, or defer it.
 
-        Without parameters it may be several at once, which only the simple protocol takes. Whoever
-        runs a block of its own means to catch errors in it, and whoever hears notices is to hear
-        them now.
+        Only without parameters it may be several at once, or end the transaction. Whoever runs a
+        block of its own means to catch errors in it, and whoever hears notices is to hear them now.
         """
         connection: Any = self.connection
         deferred = connection.deferred
@@ -178,7 +177,6 @@ class DeferringCursor(GuardedCursor[Row]):
             or connection.pgconn.pipeline_status
         ):
             return super().execute(query, params, prepare=prepare, binary=binary)
-        self.refuse(query)
         with connection.lock:
             for _ in self._start_query(query):
                 raise psycopg.InternalError("no transaction is open")
@@ -223,11 +221,6 @@ class DeferringCursor(GuardedCursor[Row]):
         """The tag of the command."""
         self._settle()
         return super().statusmessage
-
-    def nextset(self) -> bool | None:
-        """Go on to the next answer."""
-        self._settle()
-        return super().nextset()
 
     def set_result(self, index: int) -> Self:
         """Go to an answer."""

@@ -32,13 +32,7 @@ class GuardedCursor(psycopg.Cursor[Row]):
 
     # Any: what psycopg takes.
     def execute(self, query: Any, *arguments: Any, **options: Any) -> Self:
-        """Execute a statement, unless it is to be refused."""
-        self.refuse(query)
-        return super().execute(query, *arguments, **options)
-
-    # Any: as above.
-    def refuse(self, query: Any) -> None:
-        """Refuse a statement within `transaction_of` that ends it or sets the session."""
+        """Execute a statement; within `transaction_of` not one that ends it or sets the session."""
         if getattr(self.connection, "begun", False):
             text = query.as_string(self) if isinstance(query, sql.Composable) else query
             refused = refused_of(text) if isinstance(text, str | bytes) else None
@@ -46,6 +40,7 @@ class GuardedCursor(psycopg.Cursor[Row]):
                 raise psycopg.ProgrammingError(
                     f"{refused} is forbidden within the consumer's transaction"
                 )
+        return super().execute(query, *arguments, **options)
 
 
 def refused_of(text: str | bytes) -> str | None:
