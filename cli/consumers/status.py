@@ -16,6 +16,7 @@ from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
 from cli.consumers import status_json
+from consumers.group.inspection.breakers import BreakerStatus
 from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.inspection.stored_positions import Holder
 from consumers.group.inspection.unread import UnreadCategory
@@ -60,9 +61,10 @@ def status(
     is paused, by whom, since when and why; and where no process reads a category.
 
     Then it says how many messages of the store are scheduled, when the next one is due, and what
-    is overdue; the same of recurring commands. If a session has held a snapshot of the database for
-    more than ten minutes, which keeps PostgreSQL from removing old rows, it is named. Sessions of
-    other roles are shown to members of pg_read_all_stats.
+    is overdue; the same of recurring commands. Open breakers are named, since when and why. If a
+    session has held a snapshot of the database for more than ten minutes, which keeps PostgreSQL
+    from removing old rows, it is named. Sessions of other roles are shown to members of
+    pg_read_all_stats.
 
     Last, it names command categories that hold messages and in which no consumer has a position,
     because a sender may have misspelled the name. The first 2,000 categories of the store are
@@ -125,7 +127,8 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
-    below = [*_scheduled(seen), *_recurring(seen), *_held(seen), *map(_unread, seen.unread)]
+    below = [_breaker(one) for one in seen.breakers if one.is_open]
+    below += [*_scheduled(seen), *_recurring(seen), *_held(seen), *map(_unread, seen.unread)]
     below += [_unreadable(one) for one in seen.partitions if one.lag.unreadable is not None]
     if not seen.partitions and problem is None:
         return Group(Text("No consumer was ever run on this store."), *below)
@@ -143,6 +146,18 @@ def _foreign(seen: Status, app: str | None) -> list[StoreReplacedError]:
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
     return [StoreReplacedError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _breaker(one: BreakerStatus) -> Text:
+    """Return why messages of a type wait, in a line."""
+    since = "" if one.since is None else f" since {_when(one.since)}"
+    text = f"Breaker open: {printable(one.type)} in {printable(one.category)}{since}"
+    text += f", after {printable(one.error_type or 'failures')}; "
+    if one.state == "half_open":
+        text += "a message tries"
+    elif one.until is not None:
+        text += f"a message may try from {_when(one.until)}"
+    return Text(text, style="bold red")
 
 
 def _scheduled(seen: Status) -> list[Text]:

@@ -33,6 +33,18 @@ def as_json(seen: Status) -> dict[str, object]:
             {"category": one.category, "messages": one.messages, "atLeast": one.at_least}
             for one in seen.unread
         ],
+        "breakers": [
+            {
+                "consumer": one.consumer,
+                "category": one.category,
+                "type": one.type,
+                "state": one.state,
+                "since": one.since and one.since.isoformat(),
+                "until": one.until and one.until.isoformat(),
+                "errorType": one.error_type,
+            }
+            for one in seen.breakers
+        ],
         "partitions": [
             {
                 "consumer": partition.stored.consumer,

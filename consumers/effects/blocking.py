@@ -70,11 +70,6 @@ class Blocking:
         self._effects = effects
 
     @property
-    def anything_blocked(self) -> bool:
-        """Whether messages may have to be set aside; if not, their entities need not be known."""
-        return bool(self.heads) or self.policy.sets_aside
-
-    @property
     def letters(self) -> Sequence[Unhandled]:
         """What was set aside so far."""
         return self._effects.letters

@@ -16,7 +16,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.failures.failure import Failure, Unhandled
+from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.runtime.session import process_name
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import environmental, translated
@@ -247,7 +247,8 @@ def _columns(failed: Sequence[tuple[int, str | None, Failure]]) -> dict[str, lis
         "error_tracebacks": [failure.error_traceback for failure in failures],
         "digests": [failure.digest for failure in failures],
         "attempts": [failure.attempts for failure in failures],
-        "waits": [failure.wait for failure in failures],
+        # What waits for a breaker is due when that lets it, which is not stored with the letter.
+        "waits": [0.0 if one.reason is Reason.BREAKER else one.wait for one in failures],
         "rates": [failure.rate for failure in failures],
         "intervals": [failure.interval for failure in failures],
     }

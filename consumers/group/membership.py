@@ -27,6 +27,7 @@ from reservation.errors import GroupError, StoreReplacedError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
+from reservation.read_models.made_versions import refuse_without_archive
 from reservation.read_models.schemas import check_made
 
 # Seconds after which a member that did not renew its lease counts as gone.
@@ -72,8 +73,10 @@ class Membership:
         declaration: ProcessDeclaration | None = None,
         heartbeat: Heartbeat | None = None,
         model: ModelVersion | None = None,
+        *,
+        has_archive: bool = False,
     ) -> None:
-        self._consumer = consumer
+        self._consumer, self._has_archive = consumer, has_archive
         self._declaration, self._model = declaration, model
         self._category = category
         self._partitions = partitions
@@ -132,6 +135,8 @@ class Membership:
         with translated(), connection.transaction():
             if self._model is not None:
                 check_made(connection, self._model)
+                if not self._has_archive:
+                    refuse_without_archive(connection, self._model, [self._category])
             if self._declaration is not None:
                 join_beside(connection, self._consumer, self._declaration, self._member)
             member, self._size = connection.execute(

@@ -60,6 +60,9 @@ UNION ALL
 SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
+SELECT 'breakers', count(*) FROM reservation.breakers
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
 SELECT 'pauses', count(*) FROM reservation.pauses
 WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
@@ -123,6 +126,10 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_revisions
 DELETE FROM reservation.revisions
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_breakers
+DELETE FROM reservation.breakers
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
 -- name: remove_pauses

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from consumers.calls.handler_call import call, call_without_connection
@@ -71,20 +72,12 @@ class MessageHandling:
         if self.is_paused(item):
             self.forget_handled(item, effects)
             return PAUSED
-        limits = self._limits
-        if limits is None:
-            self._handle_in_span(item, stream_name, effects)
-            return None
-        limit = limits.before_call(item.message, item.command)
-        if limit is not None:
-            self.forget_handled(item, effects)
-            return limit
-        try:
-            self._handle_in_span(item, stream_name, effects)
-        except HandlerRaisedError as error:
-            limits.failed(item.message, error)
-            raise
-        limits.succeeded(item.message)
+        if self._limits is not None:
+            limit = self._limits.before_call(item.message, item.command)
+            if limit is not None:
+                self.forget_handled(item, effects)
+                return limit
+        self._handle_in_span(item, stream_name, effects)
         return None
 
     def _handle_in_span(self, item: Decoded, stream_name: str, effects: Effects) -> None:
@@ -129,7 +122,11 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            events = self.call(message, handle, context)
+            if self._limits is None:
+                events = self.call(message, handle, context)
+            else:
+                with self._limits.calling(message):
+                    events = self.call(message, handle, context)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
@@ -152,7 +149,8 @@ class MessageHandling:
                 invoke, self._declared, message, item.command, state, context, self._commands
             )
             try:
-                events = call(self._context.connection, message, handle)
+                with self.calling(message):
+                    events = call(self._context.connection, message, handle)
             except Reject as reject:
                 outcome, events = "rejected", self.rejection(item, reject, context)
             self.collect(item, stream_name, events, context, effects, outcome, span)
@@ -259,6 +257,16 @@ class MessageHandling:
         if isinstance(decision, Failure):
             self.forget_handled(item, effects)
         return decision
+
+    def calling(self, message: StoredMessage) -> AbstractContextManager[None]:
+        """Run a block that calls the handler of a message, which its limits are to know of."""
+        return nullcontext() if self._limits is None else self._limits.calling(message)
+
+    @property
+    def pauses_some(self) -> bool:
+        """Whether messages of some types or entities are paused."""
+        pauses = self._context.pauses
+        return pauses is not None and pauses.single is not None
 
     def is_paused(self, item: Decoded) -> bool:
         """Return whether messages of its type or its entity are paused."""

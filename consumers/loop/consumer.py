@@ -5,10 +5,12 @@ stored positions, without the partitions that another process has taken over mea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedMessages
 from consumers.batch.batch_runner import BatchRunner
 from consumers.calls.error_reports import ErrorReports
 from consumers.failures.failure import Crashed
@@ -16,6 +18,7 @@ from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.membership import REBALANCE_INTERVAL, Membership, new_worker
+from consumers.limits.breakers import declare_breakers
 from consumers.limits.limits import Limits
 from consumers.loop.batches import Batches
 from consumers.loop.cleaning import Cleaning
@@ -81,9 +84,10 @@ class Consumer:
         suspects: Suspects | None = None,
         worker: str | None = None,
         limited: bool = True,
+        archived: ArchivedMessages | None = None,
     ) -> None:
         self._component, self._category, self._options = component, category, options
-        self._session, self._notices = session, notices
+        self._session, self._notices, self._archived = session, notices, archived
         self._runner: BatchRunner | None = None  # of the current connection
         self._log = log or Log(component.name, category)
         self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
@@ -98,6 +102,7 @@ class Consumer:
             ProcessDeclaration.of(component),
             heartbeat,
             declarations(component).model,
+            has_archive=archived is not None,
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._recurring = RecurringCommands(component, category, self._log, self._beat)
@@ -112,7 +117,9 @@ class Consumer:
         self._connections = HandlerConnections(
             session.address, f"reservation {component.name} handlers", self._event_loop
         )
-        self._limits = Limits.of(component, category, session.address) if limited else None
+        self._limits = (
+            Limits.of(component, category, session.address, self._log) if limited else None
+        )
         dead_letters = DeadLetters(component.name, category)
         self._due = DueLetters(0.0 if self._limits is None else self._limits.pace)
         repeat_on_conflict = RepeatingOnConflict(
@@ -226,6 +233,8 @@ class Consumer:
             enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
+        declares = partial(declare_breakers, component=self._component, category=self._category)
+        self._wait_for_locks(declares, connection, stop)
         self._recurring.connected()
         # A new one for each connection: what it remembers may not have been committed.
         runner = self._runner = BatchRunner(
@@ -244,6 +253,7 @@ class Consumer:
                 options=self._options,
                 in_flight=self._in_flight,
                 pauses=self._pauses,
+                archived=self._archived,
             ),
             self._limits,
         )

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import Connection
@@ -12,17 +12,21 @@ from consumers.group.inspection.status import PartitionStatus, groups, of_stored
 from consumers.group.inspection.stored_positions import StoredPosition
 from consumers.pauses.administration import read_pauses
 from reservation.postgres.queries import load_queries
-from reservation.read_models.schemas import MadeVersion, versions
+from reservation.read_models.made_versions import ArchivedPart, MadeVersion, versions
 
 _QUERIES = load_queries("consumers.read_models")
 
 # Seconds between two looks, from which the rate is taken.
 INTERVAL = 1.0
 
+_NOTHING = ArchivedPart("", 0, 0, 0)  # archived of a category
+
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
     """A version of a read model, as one snapshot shows it.
+
+    What it has yet to handle of an archive is estimated from global positions.
 
     Attributes:
         made: the version.
@@ -123,10 +127,17 @@ def _status(
     *,
     is_paused: bool,
 ) -> VersionStatus:
-    partitions = [one for rows in stored for one in of_stored(connection, rows)]
+    archived = {part.category: part for part in made.archived}
+    partitions = [
+        one
+        for rows in stored
+        for one in _partitions(connection, rows, archived.get(rows[0].category, _NOTHING))
+    ]
     passed = whole = 0
     for one in partitions:
         _, first = _between(connection, one.stored.category, one.head, one.head)
+        part = archived.get(one.stored.category, _NOTHING)
+        first = min(first, part.first) if part.messages else first
         whole += max(one.head - first + 1, 0) if one.head else 0
         passed += max(min(one.stored.position, one.head) - first + 1, 0) if one.head else 0
     was_run = any(one.stored.updated_at is not None for one in partitions)
@@ -136,17 +147,51 @@ def _status(
     return VersionStatus(made, partitions, share, is_paused)
 
 
+def _partitions(
+    connection: Connection[Any], rows: Sequence[StoredPosition], part: ArchivedPart
+) -> list[PartitionStatus]:
+    """Return the partitions of a category, with what they have yet to handle of an archive."""
+    behind = [replace(row, position=max(row.position, part.last)) for row in rows]
+    found = of_stored(connection, behind)
+    return [
+        replace(
+            one,
+            stored=row,
+            lag=replace(
+                one.lag,
+                messages=one.lag.messages
+                + _archived(part, row.position, part.last, row.partitions),
+            ),
+        )
+        for one, row in zip(found, rows, strict=True)
+    ]
+
+
+def _archived(part: ArchivedPart, after: int, until: int, partitions: int) -> int:
+    """Return about how many archived messages a partition has between two positions."""
+    after, until = max(after, part.first - 1), min(until, part.last)
+    if until <= after:
+        return 0
+    share = (until - after) / (part.last - part.first + 1)
+    return max(round(part.messages * share / partitions), 1)
+
+
 def _with_rate(
     connection: Connection[Any], before: VersionStatus, now: VersionStatus, seconds: float
 ) -> VersionStatus:
     if not now.is_behind or not now.partitions:
         return now
     since = {_place(one): one.stored.position for one in before.partitions}
+    archived = {part.category: part for part in now.made.archived}
     handled = moved = left = 0
     for one in now.partitions:
         after = since.get(_place(one), 0)
-        count, _ = _between(connection, one.stored.category, after, one.stored.position)
-        handled += round(count / one.stored.partitions)
+        part = archived.get(one.stored.category, _NOTHING)
+        in_store = max(after, part.last)
+        count, _ = _between(connection, one.stored.category, in_store, one.stored.position)
+        partitions = one.stored.partitions
+        handled += round(count / partitions)
+        handled += _archived(part, after, one.stored.position, partitions)
         moved += one.stored.position - after
         left += max(one.head - one.stored.position, 0)
     return VersionStatus(

@@ -6,6 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedMessages
 from consumers.options import Options
 from consumers.pauses.current import Pauses
 from consumers.runtime.in_flight import InFlight
@@ -48,6 +49,7 @@ class ConsumerContext:
         options: how consumers work.
         in_flight: the record of what the consumer has in flight, which outlives the process.
         pauses: what is paused of the consumer; None if nobody looks.
+        archived: the category in an archive; None if only the store is read.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -65,6 +67,7 @@ class ConsumerContext:
     options: Options = field(default_factory=Options)
     in_flight: InFlight = field(default_factory=InFlight)
     pauses: Pauses | None = None
+    archived: ArchivedMessages | None = None
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:

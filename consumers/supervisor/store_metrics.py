@@ -35,6 +35,11 @@ def store_metrics(consumer_ids: Sequence[ConsumerId], reading: StoreReading) -> 
         "Scheduled messages of the store that are overdue, up to 100,000",
         labels=_LABELS,
     )
+    breaker_open = GaugeMetricFamily(
+        "reservation_breaker_open",
+        "Whether messages of a type wait because the breaker of their handler is not closed",
+        labels=(*_LABELS, "type"),
+    )
     letters = GaugeMetricFamily(
         "reservation_open_letters",
         "Messages that are set aside, by what they wait for",
@@ -64,7 +69,10 @@ def store_metrics(consumer_ids: Sequence[ConsumerId], reading: StoreReading) -> 
             for family, value in gauges:
                 if (number := value(consumer)) is not None:
                     family.add_metric(consumer_id, number)
-    yield from (up, read_at, overdue, letters, series, *(family for family, _ in gauges))
+        for one in reading.summary.breakers:
+            breaker_open.add_metric((one.consumer, one.category, one.type), one.is_open)
+    yield from (up, read_at, overdue, letters, series, breaker_open)
+    yield from (family for family, _ in gauges)
 
 
 def _of_positions() -> _Gauges:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from consumers.group.inspection.breakers import BreakerStatus, read_breakers
 from consumers.group.inspection.stored_positions import (
     ConsumerId,
     StoredPosition,
@@ -92,6 +93,7 @@ class Status:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
+        breakers: those of handlers, closed ones too.
         schedule: what is scheduled in the store.
         oldest_snapshot: what has held a snapshot of the database for more than ten minutes; None
             without any that can be seen.
@@ -103,6 +105,7 @@ class Status:
     time: datetime
     store_id: UUID
     partitions: Sequence[PartitionStatus]
+    breakers: Sequence[BreakerStatus]
     schedule: ScheduleStatus
     oldest_snapshot: HeldSnapshot | None
     unread: Sequence[UnreadCategory]
@@ -129,6 +132,7 @@ def read_status(
             time,
             store_id,
             partitions,
+            read_breakers(connection, reads),
             read_schedule(connection),
             oldest_snapshot(connection),
             unread_categories(connection, [category for _, category in reads or ()]),

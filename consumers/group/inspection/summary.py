@@ -12,6 +12,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from consumers.group.inspection.breakers import BreakerStatus, read_breakers
 from consumers.group.inspection.status import (
     MOST_COUNTED,
     Lag,
@@ -89,6 +90,7 @@ class Summary:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         consumers: what was seen, by consumer and category.
+        breakers: those of their handlers.
         schedule: what is scheduled in the store, counted as far as the lags are.
         series: the recurring commands of all components.
     """
@@ -96,6 +98,7 @@ class Summary:
     time: datetime
     store_id: UUID
     consumers: Sequence[ConsumerSummary]
+    breakers: Sequence[BreakerStatus]
     schedule: ScheduleStatus
     series: Sequence[SeriesEntry]
 
@@ -118,8 +121,14 @@ def read_summary(
         consumers = [
             _summary(connection, rows, most_counted, pauses) for rows in groups(connection, reads)
         ]
-        schedule = read_schedule(connection, most_counted)
-        return Summary(time, store_id, consumers, schedule, list_series(connection))
+        return Summary(
+            time,
+            store_id,
+            consumers,
+            read_breakers(connection, reads),
+            read_schedule(connection, most_counted),
+            list_series(connection),
+        )
 
 
 def _summary(

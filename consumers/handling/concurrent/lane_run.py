@@ -250,9 +250,10 @@ class LaneRun:
             with spans.handling(message, consumer, again=again) as span:
                 outcome = "handled"
                 try:
-                    events = await await_repeatedly(
-                        message, handler, is_cancelled, context, self._context.log
-                    )
+                    with messages.calling(message):
+                        events = await await_repeatedly(
+                            message, handler, is_cancelled, context, self._context.log
+                        )
                 except Reject as reject:
                     outcome = "rejected"
                     events = messages.rejection(item, reject, context)

@@ -15,9 +15,9 @@ GRANT EXECUTE ON ROUTINE
   reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.write_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
-  reservation.commit_message(uuid, text, text, jsonb, jsonb, bigint, bigint),
-  reservation.commit_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
-  reservation.commit_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
+  reservation.commit_message(uuid, text, text, jsonb, jsonb, bigint, bigint, bigint),
+  reservation.commit_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[], bigint[]),
+  reservation.commit_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[], bigint[]),
   reservation.log_record(),
   reservation.flush_with_commit(),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
@@ -73,7 +73,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.state_horizons, reservation.series
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO {role};
 GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO {role};
 GRANT SELECT, DELETE ON reservation.pauses TO {role};
 GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};

@@ -80,6 +80,7 @@ WITH senders AS (
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.series', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.breakers', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.pauses', ARRAY['SELECT', 'DELETE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),

@@ -53,6 +53,7 @@ FUNCTION_SCRIPTS = (
     "scheduled_writing",
     "group",
     "series",
+    "breakers",
     "pauses",
     "http",
     "planner",

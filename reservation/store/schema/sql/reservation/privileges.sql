@@ -30,7 +30,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.state_horizons, reservation.series
 TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
-GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO message_store;
 GRANT SELECT, DELETE ON reservation.pauses TO message_store;
 GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO message_store;
 GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO message_store;
