@@ -117,7 +117,10 @@ def run(only: str | None, output: Path) -> bool:
             if only in (None, name):
                 for result in function(bench):
                     results.append(result)
-                    console.print(f"{result.name}: {result.figure:,} {result.unit}")
+                    console.print(
+                        f"{result.name}: {result.figure:,} {result.unit}, "
+                        f"{result.ratio} of {result.against}"
+                    )
     table = Table()
     for column in ("name", "figure", "unit", "against", "ratio", "bar", "holds"):
         table.add_column(column)

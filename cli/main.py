@@ -20,9 +20,11 @@ _COMMANDS = LazyCommands(
         "findings": "cli.store.findings:findings",
         "models": "cli.models.command:models",
         "partitions": "cli.consumers.partitions:partitions",
+        "pause": "cli.consumers.pause:pause_command",
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
         "reconcile": "cli.spark.reconcile:reconcile",
+        "resume": "cli.consumers.pause:resume_command",
         "retire": "cli.consumers.retire:retire_command",
         "scheduled": "cli.store.scheduled:scheduled",
         "spark": "cli.spark.packaging:spark",
@@ -56,6 +58,8 @@ def main() -> None:
     reservation positions list        see their positions, and change them
     reservation scheduled list        see what is written later, and cancel it
     reservation models list           see the versions of read models, and switch their views
+    reservation pause account --reason "provider migration"
+                                      stop its consumers for a while; `resume` lets them go on
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account

@@ -2,7 +2,8 @@
 
 A program runs a component with `run`, and a test or script drains it with `drain`. All else here is
 private. The packages, from the top: `supervisor`, `loop`, `batch`, `handling`, `effects`,
-`calls`, `dead_letters`, `group`, `runtime`, `options`. Each imports only from those after it.
+`calls`, `dead_letters`, `group`, `runtime`, `pauses`, `options`. Each imports only from those after
+it.
 """
 
 from consumers.failures.failure import Crashed

@@ -19,6 +19,7 @@ change in any version.
 from reservation.component import Component
 from reservation.context import Context
 from reservation.declaration.key import Key
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.failed_attempt import FailedAttempt
 from reservation.handlers.rate import Rate
 from reservation.handlers.reading import ReadContext, Recorded
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NO_STREAM",
     "AsyncMessageStore",
+    "Breaker",
     "Cancellation",
     "Component",
     "Context",

@@ -33,6 +33,7 @@ from reservation.declaration.series import (
 from reservation.declaration.table import Declarations
 from reservation.entity.snapshots import check_snapshots
 from reservation.errors import DeclarationError, UnknownTypeError
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.checks.declaration_checks import (
     check_class,
     check_entity,
@@ -175,6 +176,7 @@ class Component(Generic[Entity]):
         *,
         ignoring: str | Iterable[str] = (),
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
     ) -> InitiatorDecorator[Command]:
@@ -188,6 +190,7 @@ class Component(Generic[Entity]):
             command: the command's class.
             ignoring: the fields in which a reissue may differ from the first issue.
             retry: when a message is tried again whose handler raised.
+            breaker: when the handler's messages wait, because its provider is down.
             concurrency: how many calls of an async handler run at a time.
             rate: how often the handler is called at most, over all processes; None for no limit.
 
@@ -204,7 +207,7 @@ class Component(Generic[Entity]):
         def declare(handler: Any) -> Any:
             recorded = {"role": Role.INITIATE, "ignoring": fields, "rate": rate}
             own = self._declarations.own
-            self._declare(own, command, handler, recorded, retry, concurrency)
+            self._declare(own, command, handler, recorded, retry, breaker, concurrency)
             return handler
 
         return declare
@@ -217,6 +220,7 @@ class Component(Generic[Entity]):
         key: str | Iterable[str] | Callable[[Command], KeyValue] | Key[Command],
         once: Strategy | None = None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
@@ -227,6 +231,7 @@ class Component(Generic[Entity]):
         *,
         once: Strategy | None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
     ) -> HandlerDecorator[Command, Entity]: ...
@@ -241,6 +246,7 @@ class Component(Generic[Entity]):
         correlated: bool = False,
         once: Strategy | None = None,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
     ) -> HandlerDecorator[Event, Entity]: ...
@@ -255,6 +261,7 @@ class Component(Generic[Entity]):
         from_position: int = 0,
         correlated: bool = False,
         retry: Retry | None = None,
+        breaker: Breaker | None = None,
         concurrency: int | None = None,
         rate: Rate | None = None,
     ) -> Any:
@@ -288,6 +295,7 @@ class Component(Generic[Entity]):
                 correlation of Eventide's consumers.)
             retry: when a message is tried again whose handler raised, while others are handled;
                 None to try it the component's `attempts` times, directly.
+            breaker: when the handler's messages wait, because its provider is down.
             concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
             rate: how often the handler is called at most, over all processes; None for no limit.
 
@@ -326,7 +334,7 @@ class Component(Generic[Entity]):
 
         def declare(handler: Any) -> Any:
             declared = table.own if category is None else table.other(category)
-            self._declare(declared, message, handler, recorded, retry, concurrency)
+            self._declare(declared, message, handler, recorded, retry, breaker, concurrency)
             if category is not None:
                 table.others[category] = declared
             return handler
@@ -641,6 +649,7 @@ class Component(Generic[Entity]):
         handler: Any,
         recorded: dict[str, Any],
         retry: Retry | None,
+        breaker: Breaker | None,
         concurrency: int | None,
     ) -> None:
         """Add the handler of a message to the table."""
@@ -660,9 +669,14 @@ class Component(Generic[Entity]):
         if recorded.get("reservation") is not None:
             check_reservation(table, recorded["reservation"])
         at_a_time = check_execution(
-            self.name, message, handler, retry=retry, concurrency=concurrency
+            self.name, message, handler, retry=retry, breaker=breaker, concurrency=concurrency
         )
         note_own_code(getattr(handler, "__module__", None))
         category = table.command_category if declared.is_own else declared.category
-        recorded = recorded | {"category": category, "retry": retry, "concurrency": at_a_time}
+        recorded = recorded | {
+            "category": category,
+            "retry": retry,
+            "breaker": breaker,
+            "concurrency": at_a_time,
+        }
         declared.declare(message, handler=handler, **recorded)

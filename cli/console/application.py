@@ -18,7 +18,15 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from cli.console.console import Console, NotAllowedError, console_of
-from cli.console.pages import consumers, letter_decisions, letters, overview, sign_in, story
+from cli.console.pages import (
+    consumers,
+    letter_decisions,
+    letters,
+    overview,
+    pauses,
+    sign_in,
+    story,
+)
 from cli.console.rendering import STATIC
 from cli.console.security import Guard, OnlyProxies, ProxySignIn, SecurityHeaders, TokenSignIn
 from reservation.errors import (
@@ -71,7 +79,7 @@ def application(console: Console, access: AccessRules) -> SecurityHeaders:
         routes=[
             *(
                 route
-                for page in (overview, consumers, letters, letter_decisions, story)
+                for page in (overview, consumers, pauses, letters, letter_decisions, story)
                 for route in page.ROUTES
             ),
             *sign_in.routes(access.sign_in),

@@ -11,7 +11,7 @@ from cli.common.options import database_option, json_option
 from consumers.group.retiring import Retired, retire
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
-from reservation.read_models.schemas import versions
+from reservation.read_models.made_versions import versions
 from reservation.store.schema.install import check_installed
 
 

@@ -2,18 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import click
+from psycopg import Connection
 
+from cli.common.archives import archives_option, opener
 from cli.common.durations import DurationType
 from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
 from cli.common.options import app_dir_option, batch_size_option, database_option
+from consumers.archived import Archives
 from consumers.group.compatibility import check_members
 from consumers.group.inspection.stored_positions import ConsumerId, categories
 from consumers.group.sizes import checked_sizes
 from consumers.options import DEFAULT_BATCH_BYTES, Options
 from consumers.program import check_names_differ
+from consumers.read_models.archives import archived_parts, check_whole, is_behind
 from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.supervisor.assignment import Assignment
 from consumers.supervisor.supervisor import Address, run
@@ -25,6 +31,7 @@ from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
+from reservation.read_models.made_versions import ArchivedPart
 from reservation.read_models.schemas import prepare
 from reservation.store.schema.preconditions import check_preconditions
 
@@ -95,6 +102,10 @@ from reservation.store.schema.preconditions import check_preconditions
     help="What a dead letter keeps of a handler's exception: its class and the place in your code "
     "where it was raised, or also its text and its traceback, which may hold data and secrets.",
 )
+@archives_option(
+    "Read this archive, made by `reservation archive`, before the store, which may lack messages "
+    "that were removed. Only for read models."
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -130,6 +141,7 @@ def start(
     stuck_after: timedelta,
     stop_on_error: bool,
     errors: str,
+    archives: tuple[Path, ...],
     log_level: str,
     metrics_port: int | None,
     metrics_host: str,
@@ -168,6 +180,10 @@ def start(
     becomes a dead letter after its attempts too. All consumers of the process are started again,
     and only what they had in flight is handled one by one.
 
+    With --archive, a read model reads messages that were removed from the store from there, in the
+    order of global positions. Give it until the read model is past the archive, and to retry dead
+    letters of such messages.
+
     With --debug, the traceback of each failed attempt is logged. It may hold data.
 
     Exit status: 0 it was stopped by a signal; 1 a message cannot be handled and --stop-on-error is
@@ -179,12 +195,18 @@ def start(
       reservation start bank:account --only reserved --app-dir /srv/bank
       reservation start bank:account shop:orders shop:stock --workers 4 --partitions 16
       reservation start bank:account --errors full --log-level debug
+      reservation start hotel:occupancy --archive /var/lib/reservation/archive
     """
     if metrics_port is not None:
         require_extras("metrics")
     configure_logs(level=log_level)
     components = [load_component(app, app_dir) for app in apps]
     check_names_differ(components)
+    open_archives = opener(archives)
+    archived = None
+    if open_archives is not None:
+        _refuse_components(components)
+        archived = open_archives()
     read = _reads(components, only)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
@@ -194,7 +216,7 @@ def start(
             check_event_types(connection, component)
             sizes = checked_sizes(connection, component, mine, partitions)
             check_members(connection, component.name, ProcessDeclaration.of(component))
-            prepare(connection, component)
+            prepare(connection, component, _parts(connection, component, archived))
             _warn_of_idle(app, component, sizes, workers)
     options = Options(
         batch_size,
@@ -208,10 +230,32 @@ def start(
         log_level=log_level,
     )
     run(
-        Assignment(apps, app_dir, tuple(read), database_url, options),
+        Assignment(apps, app_dir, tuple(read), database_url, options, open_archives),
         workers,
         None if metrics_port is None else Address(metrics_host, metrics_port),
     )
+
+
+def _refuse_components(components: Sequence[Component]) -> None:
+    """Refuse an archive for components, which have handled what was removed."""
+    for component in components:
+        if declarations(component).model is None:
+            raise DeclarationError(
+                f"--archive is for read models, and {component.name} is a component; start it "
+                f"separately, without --archive"
+            )
+
+
+def _parts(
+    connection: Connection[Any], component: Component, archives: Archives | None
+) -> Sequence[ArchivedPart]:
+    """Return the archived parts of what a component reads, once they are checked if need be."""
+    if archives is None:
+        return ()
+    parts = archived_parts(connection, component, archives)
+    if is_behind(connection, component, parts):
+        check_whole(connection, component, archives)
+    return parts
 
 
 def _warn_of_idle(app: str, component: Component, sizes: Mapping[str, int], workers: int) -> None:

@@ -16,9 +16,12 @@ from cli.common.durations import DurationType, in_two_units
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
+from cli.consumers.pause import pause_as_json
+from consumers.group.inspection.breakers import BreakerStatus
 from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.inspection.stored_positions import Holder
 from consumers.group.inspection.unread import UnreadCategory
+from consumers.group.inspection.waits import KINDS, pauses_of, total, why
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -51,13 +54,18 @@ def status(
 
     Shows every consumer in the store, or those of the component APP. For each partition it prints
     the position, the last position of the category, how many messages are unread and how old the
-    oldest is, which process holds the partition, when it last committed, and its dead letters. All
-    of it is one snapshot. An auditor's rights are enough.
+    oldest is, which process holds the partition, and how long ago it committed. All of it is one
+    snapshot. An auditor's rights are enough.
+
+    Then it says why messages are not handled: how many are dead, wait for a retry, for a rate
+    (limited), for a breaker or for a pause, run, or are parked behind others of their entity; what
+    is paused, by whom, since when and why; and where no process reads a category.
 
     Then it says how many messages of the store are scheduled, when the next one is due, and what
-    is overdue. If a session has held a snapshot of the database for more than ten minutes, which
-    keeps PostgreSQL from removing old rows, it is named. Sessions of other roles are shown to
-    members of pg_read_all_stats.
+    is overdue; the same of recurring commands. Open breakers are named, since when and why. If a
+    session has held a snapshot of the database for more than ten minutes, which keeps PostgreSQL
+    from removing old rows, it is named. Sessions of other roles are shown to members of
+    pg_read_all_stats.
 
     Last, it names command categories that hold messages and in which no consumer has a position,
     because a sender may have misspelled the name. The first 2,000 categories of the store are
@@ -120,14 +128,16 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
-    below = [*_scheduled(seen), *_held(seen), *(_unread(one) for one in seen.unread)]
+    below = [_breaker(one) for one in seen.breakers if one.is_open]
+    below += [*_scheduled(seen), *_recurring(seen), *_held(seen), *map(_unread, seen.unread)]
     below += [_unreadable(one) for one in seen.partitions if one.lag.unreadable is not None]
     if not seen.partitions and problem is None:
         return Group(Text("No consumer was ever run on this store."), *below)
     notices = [str(error) for error in _foreign(seen, app)]
     if problem is not None:
         notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
-    return Group(_table(seen), *below, *(Text(notice, style="bold red") for notice in notices))
+    texts = (Text(notice, style="bold red") for notice in notices)
+    return Group(_table(seen), *_waiting(seen), *below, *texts)
 
 
 def _foreign(seen: Status, app: str | None) -> list[StoreReplacedError]:
@@ -137,6 +147,18 @@ def _foreign(seen: Status, app: str | None) -> list[StoreReplacedError]:
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
     return [StoreReplacedError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _breaker(one: BreakerStatus) -> Text:
+    """Return why messages of a type wait, in a line."""
+    since = "" if one.since is None else f" since {_when(one.since)}"
+    text = f"Breaker open: {printable(one.type)} in {printable(one.category)}{since}"
+    text += f", after {printable(one.error_type or 'failures')}; "
+    if one.state == "half_open":
+        text += "a message tries"
+    elif one.until is not None:
+        text += f"a message may try from {_when(one.until)}"
+    return Text(text, style="bold red")
 
 
 def _scheduled(seen: Status) -> list[Text]:
@@ -154,6 +176,19 @@ def _scheduled(seen: Status) -> list[Text]:
         text = f"Overdue: {schedule.overdue:,} of them, the oldest for {since}{refused}"
         lines.append(Text(text, style="bold red"))
     return lines
+
+
+def _recurring(seen: Status) -> list[Text]:
+    """Return how many series there are, in a line; nothing if there are none."""
+    series = seen.series
+    if not (series.declared or series.stopped):
+        return []
+    text = f"Recurring: {series.declared:,} series"
+    if series.next_at is not None:
+        text += f"; the next tick is at {_when(series.next_at)}"
+    states = {"overdue": series.overdue, "failing": series.failing, "stopped": series.stopped}
+    text += "".join(f"; {count:,} {state}" for state, count in states.items() if count)
+    return [Text(text, style="bold red" if series.failing else "")]
 
 
 def _held(seen: Status) -> list[Text]:
@@ -186,7 +221,7 @@ def _unreadable(one: PartitionStatus) -> Text:
 
 
 def _table(seen: Status) -> Table:
-    table = Table()
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, justify in (
         ("consumer", "left"),
         ("category", "left"),
@@ -195,9 +230,8 @@ def _table(seen: Status) -> Table:
         ("head", "right"),
         ("lag", "right"),
         ("oldest", "right"),
+        ("last commit", "right"),
         ("holder", "left"),
-        ("last commit", "left"),
-        ("dead letters", "left"),
     ):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for partition in seen.partitions:
@@ -211,13 +245,8 @@ def _table(seen: Status) -> Table:
             if partition.stored.foreign
             else _lag(partition.lag),
             Text("" if partition.lag.seconds is None else in_two_units(partition.lag.seconds)),
+            Text(_ago(partition.stored.updated_at, seen.time)),
             _holder(partition.stored.holder),
-            Text(
-                "never"
-                if partition.stored.updated_at is None
-                else _when(partition.stored.updated_at)
-            ),
-            _letters(partition),
         )
     return table
 
@@ -234,12 +263,38 @@ def _holder(holder: Holder | None) -> Text:
     return Text(f"{process}, gone", style="bold red") if holder.gone else Text(process)
 
 
-def _letters(one: PartitionStatus) -> Text:
-    counts = {"dead": one.dead, "parked": one.parked}
-    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
-    if one.waiting and one.next_attempt_at is not None:
-        texts.append(f"{one.waiting:,} waiting, the first until {_when(one.next_attempt_at)}")
-    return Text(", ".join(texts) or "none", style="bold red" if texts else "")
+def _waiting(seen: Status) -> list[RenderableType]:
+    """Return why messages are not handled: a line for each consumer and category."""
+    by_reads: dict[tuple[str, str], list[PartitionStatus]] = {}
+    for one in seen.partitions:
+        by_reads.setdefault((one.stored.consumer, one.stored.category), []).append(one)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for (consumer, category), partitions in by_reads.items():
+        letters = total([one.letters for one in partitions])
+        pauses = pauses_of(seen.pauses, consumer, category)
+        said = why(
+            letters,
+            pauses,
+            lambda moment: f"since {_when(moment)}",
+            unread=any(one.lag.messages or one.lag.at_least for one in partitions),
+            without_holder=any(_is_unheld(one) for one in partitions),
+        )
+        times = [one.next_attempt_at for one in partitions if one.next_attempt_at is not None]
+        if times:
+            said.append(f"next attempt {_when(min(times))}")
+        if said:
+            style = "bold red" if letters.dead or said[-1] == "no consumer" else "yellow"
+            reads = f"{printable(category)} by {printable(consumer)}"
+            table.add_row(Text(reads), Text("; ".join(said), style=style))
+    return [Text("\nNot handled", style="bold"), table, Text()] if table.row_count else []
+
+
+def _is_unheld(one: PartitionStatus) -> bool:
+    return one.stored.holder is None or one.stored.holder.gone
+
+
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return "never" if moment is None else f"{in_two_units((now - moment).total_seconds())} ago"
 
 
 def _when(moment: datetime) -> str:
@@ -247,7 +302,7 @@ def _when(moment: datetime) -> str:
 
 
 def _as_json(seen: Status) -> dict[str, object]:
-    schedule, held = seen.schedule, seen.oldest_snapshot
+    schedule, held, series = seen.schedule, seen.oldest_snapshot, seen.series
     return {
         "time": seen.time.isoformat(),
         "storeId": str(seen.store_id),
@@ -271,6 +326,18 @@ def _as_json(seen: Status) -> dict[str, object]:
             {"category": one.category, "messages": one.messages, "atLeast": one.at_least}
             for one in seen.unread
         ],
+        "breakers": [
+            {
+                "consumer": one.consumer,
+                "category": one.category,
+                "type": one.type,
+                "state": one.state,
+                "since": one.since and one.since.isoformat(),
+                "until": one.until and one.until.isoformat(),
+                "errorType": one.error_type,
+            }
+            for one in seen.breakers
+        ],
         "partitions": [
             {
                 "consumer": partition.stored.consumer,
@@ -289,12 +356,21 @@ def _as_json(seen: Status) -> dict[str, object]:
                 "holder": partition.stored.holder and asdict(partition.stored.holder),
                 "updatedAt": partition.stored.updated_at
                 and partition.stored.updated_at.isoformat(),
-                "dead": partition.dead,
-                "parked": partition.parked,
-                "waiting": partition.waiting,
+                "dead": partition.letters.dead,
+                "parked": partition.letters.parked,
+                "waiting": partition.letters.waiting,
+                "reasons": {kind: partition.letters.counts.get(kind, 0) for kind in KINDS},
                 "nextAttemptAt": partition.next_attempt_at
                 and partition.next_attempt_at.isoformat(),
             }
             for partition in seen.partitions
         ],
+        "pauses": [pause_as_json(one) for one in seen.pauses],
+        "recurring": {
+            "series": series.declared,
+            "nextAt": series.next_at and series.next_at.isoformat(),
+            "overdue": series.overdue,
+            "failing": series.failing,
+            "stopped": series.stopped,
+        },
     }

@@ -52,6 +52,7 @@ def as_json(found: list[VersionStatus]) -> dict[str, object]:
                 "messagesPerSecond": one.rate,
                 "secondsLeft": one.left,
                 "openLetters": one.open_letters,
+                "paused": one.is_paused,
                 "positions": {
                     category: min(
                         each.stored.position
@@ -82,6 +83,8 @@ def _lag(one: VersionStatus) -> str:
 
 
 def _left(one: VersionStatus) -> str:
+    if one.is_paused:
+        return "paused"
     if one.left is not None:
         return in_two_units(one.left)
     return "does not move" if one.rate is not None else ""

@@ -1,12 +1,17 @@
 """``reservation models verify``: compare the rows of a read model with those of a rebuild."""
 
 import json
+from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
+from cli.common.archives import archives_option, opener
 from cli.common.errors import NOT_IN_ORDER, debug_option
-from cli.common.options import app_options, database_option, json_option
-from consumers.read_models.verifying import Verification, verify
+from cli.common.extras import require_extras
+from cli.common.lazy import load
+from cli.common.options import app_options, database_option, json_option, spark_options
+from consumers.read_models.verifying import Verification, check_verifiable, verify
 from reservation.app_path import load_component
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
@@ -16,9 +21,33 @@ from reservation.store.schema.install import check_installed
 @click.command("verify")
 @app_options
 @database_option
+@archives_option(
+    "Also read this archive, made by `reservation archive`, for messages that were removed from "
+    "the store."
+)
+@click.option(
+    "--spark",
+    "on_spark",
+    is_flag=True,
+    help="Compare the rows with Spark, for tables that are too large for one query. The scratch "
+    "schema is committed meanwhile. Needs the extra `spark`, and Java 17 or the extra `java`.",
+)
+@spark_options
 @json_option
+@click.pass_context
 @debug_option
-def verify_command(app: str, app_dir: str, database_url: str, as_json: bool) -> None:
+def verify_command(
+    context: click.Context,
+    app: str,
+    app_dir: str,
+    database_url: str,
+    archives: tuple[Path, ...],
+    on_spark: bool,
+    master: str,
+    remote: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Make the tables of the read model APP once more, and compare every row.
 
     The version that APP declares is made in a scratch schema, from the messages that its consumers
@@ -26,9 +55,10 @@ def verify_command(app: str, app_dir: str, database_url: str, as_json: bool) -> 
     one by its primary key: rows that are missing, unexpected, or differ, and in which columns. Dead
     letters are left out, and corrected messages are handled as they were corrected.
 
-    All of it is one transaction, which is rolled back. Consumers may run meanwhile. Columns that do
-    not depend on the events, such as one with a default of now(), differ. Needs the rights of a
-    consumer, and that to create a schema.
+    All of it is one transaction, which is rolled back. With --spark, the scratch schema is
+    committed until the end, and the next run removes what a killed one has left. Consumers may run
+    meanwhile. Columns that do not depend on the events, such as one with a default of now(),
+    differ. Needs the rights of a consumer, and that to create a schema.
 
     Exit status: 0 all rows are the same; 1 some are not, or a handler raised; 2 the command could
     not run.
@@ -36,15 +66,37 @@ def verify_command(app: str, app_dir: str, database_url: str, as_json: bool) -> 
     \b
     Examples:
       reservation models verify hotel:occupancy
+      reservation models verify hotel:occupancy --archive /var/lib/reservation/archive
+      reservation models verify hotel:occupancy --spark --conf spark.driver.memory=4g
       reservation models verify hotel:occupancy --json | jq '.tables[] | select(.differing > 0)'
     """
     component = load_component(app, app_dir)
+    open_archives = opener(archives)
+    archived = None if open_archives is None else open_archives()
+    if on_spark:
+        require_extras("spark", *(["connect"] if remote else []))
+    else:
+        _refuse_settings_of_spark(context)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        result = verify(connection, component)
+        check_verifiable(connection, component)  # before Java starts
+        result = None if on_spark else verify(connection, component, archived)
+    if result is None:
+        verify_on_spark = load("cli.spark.execution.verify:verify_on_spark")
+        place = app, app_dir, database_url
+        result = verify_on_spark(component, *place, archived, master, remote, conf)
     click.echo(json.dumps(_as_json(result)) if as_json else "\n".join(_sentences(result)))
     if not result.is_proved:
         raise click.exceptions.Exit(NOT_IN_ORDER)
+
+
+def _refuse_settings_of_spark(context: click.Context) -> None:
+    """Refuse options that say how Spark runs where it does not."""
+    for name in ("master", "remote", "conf"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{name} says how Spark runs; give --spark too, or leave it out"
+            )
 
 
 def _sentences(result: Verification) -> list[str]:

@@ -255,7 +255,7 @@ def _read_by(connection: Connection[Any], categories: list[str]) -> list[str]:
 
 def _archive(folder: Path, component: Component) -> "Archive":
     """Return an archive, once its files are known to be those that were archived."""
-    require_extras("spark")  # for Parquet
+    require_extras("parquet")
     read_archive = load("spark_jobs.archive.archive_folder:read_archive")
     return cast(
         "Archive", read_archive(folder, component.name, Declaration.of(component).to_json())

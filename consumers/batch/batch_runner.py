@@ -110,7 +110,9 @@ class BatchRunner:
     ) -> tuple[BatchResult, NextBatch | None]:
         """Reserve the next commands in the server if that is possible, else handle the batch."""
         commands: Commands | None = None
-        if not recheck and self._reserver.can_reserve(positions, part, policy):
+        if (archived := self._reading.archived(part, size)) is not None:
+            part, commands = archived
+        elif not recheck and self._reserver.can_reserve(positions, part, policy):
             reserved = self._reserver.run(positions, part, size)
             if isinstance(reserved, Reserved):
                 return self._committed(positions, part, reserved), None

@@ -1,7 +1,7 @@
 """Handling letters that are due: one transaction writes their effects and their new states."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consumers.batch.effects_writer import EffectsWriter
 from consumers.calls.blame import transaction
@@ -13,6 +13,7 @@ from consumers.failures.letters import DeadLetters, DueLetter
 from consumers.group.positions import HeldPartitions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
+from reservation.declaration.table import declarations
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
 
@@ -48,7 +49,8 @@ class RetryTransaction:
         writer: EffectsWriter,
         dead_letters: DeadLetters,
     ) -> None:
-        self._connection = context.connection
+        self._connection, self._archived = context.connection, context.archived
+        self._is_model = declarations(context.component).model is not None
         self._spans = context.spans
         self._handling = handling
         self._writer = writer
@@ -64,11 +66,12 @@ class RetryTransaction:
         recheck: bool = False,
     ) -> RetryResult:
         """Handle letters; some were tried before, and the failures of some are known."""
+        letters = self._from_archive(letters)
         self._handling.order(
             positions, {letter.global_position: letter.entity for letter in letters}
         )
         missing = {
-            letter.global_position: _missing(letter) for letter in letters if letter.is_missing
+            letter.global_position: self._missing(letter) for letter in letters if letter.is_missing
         }
         limited = {letter.global_position for letter in letters if letter.is_limited}
         policy = FailurePolicy(failed={**failed, **missing}, tried=tried, limited=limited)
@@ -118,6 +121,24 @@ class RetryTransaction:
             entities - heads.keys(),
         )
 
+    def _from_archive(self, letters: Sequence[DueLetter]) -> Sequence[DueLetter]:
+        """Return letters with the messages that are only in the archive."""
+        wanted = [letter.global_position for letter in letters if letter.is_missing]
+        found = self._archived.at(wanted) if wanted and self._archived is not None else {}
+        return [
+            replace(letter, message=found[letter.global_position], is_missing=False)
+            if letter.global_position in found
+            and found[letter.global_position].id == letter.message.id
+            else letter
+            for letter in letters
+        ]
+
+    def _missing(self, letter: DueLetter) -> Failure:
+        """Return the failure of a letter whose message is no longer in the store."""
+        way = "start the read model with --archive, or " if self._is_model else ""
+        error = f"{letter.message} is no longer in the store; {way}discard its dead letter"
+        return Failure(Reason.UNDECODABLE, error, attempts=letter.attempts + 1)
+
     def _fail_again(
         self, letters: Sequence[DueLetter], effects: Effects, set_aside: Collection[int]
     ) -> None:
@@ -137,9 +158,3 @@ class RetryTransaction:
 def _to_handle(letter: DueLetter) -> StoredMessage:
     """Return the message of a letter, with the data that the letter was given."""
     return letter.message if letter.data is None else with_data(letter.message, letter.data)
-
-
-def _missing(letter: DueLetter) -> Failure:
-    """Return the failure of a letter whose message is no longer in the store."""
-    error = f"{letter.message} is no longer in the store; discard its dead letter"
-    return Failure(Reason.UNDECODABLE, error, attempts=letter.attempts + 1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from consumers.archived import read_both, takes
 from consumers.batch.batch_size import BatchSize
 from consumers.dead_letters.corrections import Corrections, with_data
 from consumers.group.positions import HeldPartitions
@@ -32,6 +33,7 @@ class ReadBatch:
             None for a message that has its data.
         as_sent: by global position, the messages as they were sent, if they have other data.
         ended: whether the category is known to have had nothing after them.
+        are_stored: whether all messages are known to be in the store, not only in an archive.
     """
 
     part: CategoryPart
@@ -40,11 +42,12 @@ class ReadBatch:
     key_streams: Sequence[str | None]
     as_sent: dict[int, StoredMessage]
     ended: bool
+    are_stored: bool = True
 
     @property
     def last(self) -> str | None:
-        """The id of the message at the position up to which it goes; None if that is not known."""
-        messages = self.messages
+        """The id of the stored message at the position up to which it goes; None if not known."""
+        messages = self.messages if self.are_stored else ()
         return messages[-1].id if messages and messages[-1].global_position == self.to else None
 
     def up_to(self, count: int) -> "ReadBatch":
@@ -116,8 +119,21 @@ class BatchReading:
         part = self.part(positions)
         if part is None:
             return None
-        messages, _ = run(self._context.connection, self.statement(part, 1))
+        archived = self.archived(part, 1)
+        if archived is not None:
+            _, (messages, _) = archived
+        else:
+            messages, _ = run(self._context.connection, self.statement(part, 1))
         return messages[0] if messages else None
+
+    def archived(self, part: CategoryPart, limit: int) -> tuple[CategoryPart, Commands] | None:
+        """Read a batch that begins in an archive; None if it begins behind it, or there is none."""
+        context = self._context
+        if context.archived is None or part.after >= context.archived.last:
+            return None
+        of = context.archived, context.category, part, limit, context.options.batch_bytes
+        part, messages = read_both(context.connection, *of)
+        return part, (messages, [None] * len(messages))
 
     def is_never_corrected(self, positions: HeldPartitions, part: CategoryPart) -> bool:
         """Return whether no message of a part has a correction, as far as that is known."""
@@ -162,11 +178,13 @@ class BatchReading:
         """Return the batch that begins what was read, with the messages as they were corrected."""
         messages, key_streams = commands
         self._waits = len(messages) < limit
-        ended = part.partitions is None and self._is_end(messages, limit)
+        ended = part.until is None and part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
         if to + 1 < self._first_position:
             to = self._skipped(to)
-        batch = ReadBatch(part, to, messages, key_streams, {}, ended)
+        archived = self._context.archived
+        are_stored = archived is None or part.after >= archived.last
+        batch = ReadBatch(part, to, messages, key_streams, {}, ended, are_stored)
         if messages:
             self.size.used_all()
         if batch.to == part.after:
@@ -212,15 +230,9 @@ class BatchReading:
     def _is_end(self, messages: Sequence[StoredMessage], limit: int) -> bool:
         """Return whether there was nothing more to read than these messages.
 
-        A batch ends at a number of bytes too, so each character counts as four, the most that it
-        takes in any encoding of the server.
+        A batch ends at a number of bytes too.
         """
-        if len(messages) >= limit:
-            return False
-        characters = sum(
-            len(message.data or "") + len(message.metadata_json or "") for message in messages
-        )
-        return 4 * characters < self._context.options.batch_bytes
+        return len(messages) < limit and takes(messages) < self._context.options.batch_bytes
 
 
 def _with_events(rows: Sequence[tuple[Any, ...]]) -> WithEvents:

@@ -70,11 +70,6 @@ class Blocking:
         self._effects = effects
 
     @property
-    def anything_blocked(self) -> bool:
-        """Whether messages may have to be set aside; if not, their entities need not be known."""
-        return bool(self.heads) or self.policy.sets_aside
-
-    @property
     def letters(self) -> Sequence[Unhandled]:
         """What was set aside so far."""
         return self._effects.letters
@@ -105,7 +100,7 @@ class Blocking:
         self._set_aside(message, entity, replace(failure, attempts=self._tried(message)))
 
     def runs(self, message: StoredMessage, entity: str | None) -> None:
-        """Set a message aside whose async call goes on, or has not begun."""
+        """Set a message aside whose async call goes on, or a letter that stays as it is."""
         self._set_aside(message, entity, _RUNNING)
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:

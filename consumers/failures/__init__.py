@@ -13,7 +13,8 @@ The states of a message in ``reservation.dead_letters``::
 
 A message whose async call has not ended yet waits too, with the reason *running*: it has not
 failed, and is due once the call has ended, or once another process holds its partition. So does one
-whose handler may not be called yet because of a rate, with the reason *limited*.
+whose handler may not be called yet because of a rate, with the reason *limited*, or of a breaker,
+with *breaker_open*.
 
 A message that no retry can help (it cannot be decoded, its type is unknown, its key is unusable or
 in conflict) is dead at once. Waiting, parked and dead messages are open: later messages of their

@@ -36,6 +36,24 @@ class Crashed(ReservationError):
     is_about_data = True
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderFailure:
+    """A failure of the provider that a handler calls, as its breaker has counted it.
+
+    Attributes:
+        is_probe: whether it was the one attempt that an open breaker lets be made.
+        is_alone: whether the handler had succeeded since its last failure, so that the message may
+            be at fault.
+        wait: seconds until the next attempt; None if the breaker is closed.
+        pause: seconds until the next attempt if it would have been the last, but for the provider.
+    """
+
+    is_probe: bool
+    is_alone: bool
+    wait: float | None
+    pause: float
+
+
 class HandlerRaisedError(RaisedByHandlerError):
     """A handler raised; what it did for its message may have to be undone.
 
@@ -43,6 +61,7 @@ class HandlerRaisedError(RaisedByHandlerError):
         message: the message that it was called for.
         entity_stream: the stream of its entity; None if that is not known.
         undo: takes back what the handler did, and returns whether that was possible.
+        of_provider: what is known of the handler's provider, if it is a failure of that.
     """
 
     def __init__(self, text: str, message: StoredMessage) -> None:
@@ -50,6 +69,7 @@ class HandlerRaisedError(RaisedByHandlerError):
         self.global_position = message.global_position
         self.entity_stream: str | None = None
         self.undo: Callable[[], bool] = _cannot_undo
+        self.of_provider: ProviderFailure | None = None
 
 
 def _cannot_undo() -> bool:
@@ -72,7 +92,9 @@ class Reason(StrEnum):
     PROCESS_DIED = "process_died"
     PARKED = "parked"
     RUNNING = "running"
+    BREAKER = "breaker_open"
     LIMITED = "limited"
+    PAUSED = "paused"
 
 
 # The first that an error is an instance of.
@@ -103,8 +125,8 @@ PERMANENT = frozenset(
 )
 
 
-# For these nothing has failed: the handler may not be called yet, which takes no attempt.
-HELD_UP = frozenset({Reason.LIMITED})
+# Of what has not failed: the handler may not be called yet, which takes no attempt.
+HELD_UP = frozenset({Reason.LIMITED, Reason.BREAKER, Reason.PAUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +214,11 @@ class Unhandled:
         if self.failure.reason is Reason.PARKED:
             return "parked"
         return "dead" if self.failure.wait is None else "waiting"
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it has not failed: its handler may not be called yet."""
+        return self.failure.reason in HELD_UP and not self.failure.error
 
     @property
     def runs(self) -> bool:

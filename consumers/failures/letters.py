@@ -16,7 +16,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.failures.failure import Failure, Unhandled
+from consumers.failures.failure import Failure, Reason, Unhandled
 from consumers.runtime.session import process_name
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import environmental, translated
@@ -110,13 +110,14 @@ class DeadLetters:
         limited: int = 1,
         parked: bool = True,
         running: Collection[int] = (),
+        only: Collection[int] | None = None,
     ) -> Due:
         """Look for letters that are due: the heads of queues, with what is parked behind each.
 
         A queue whose head waited for a rate gives so many letters at most (`limited`).
 
-        Letters whose calls go on in this process are left out. Finding heads that are parked takes
-        long if very many entities have parked letters.
+        Letters whose calls go on in this process are left out, and so are all but those in `only`.
+        Finding heads that are parked takes long if very many entities have parked letters.
         """
         values = {
             "partitions": list(partitions),
@@ -125,6 +126,7 @@ class DeadLetters:
             "limited": min(limited, limit),
             "parked": limit + len(running) if parked else 0,
             "running": list(running),
+            "only": None if only is None else list(only),
         }
         rows = self._query(connection, "due", values)
         letters, next_in = list[DueLetter](), rows[0][0]
@@ -245,7 +247,8 @@ def _columns(failed: Sequence[tuple[int, str | None, Failure]]) -> dict[str, lis
         "error_tracebacks": [failure.error_traceback for failure in failures],
         "digests": [failure.digest for failure in failures],
         "attempts": [failure.attempts for failure in failures],
-        "waits": [failure.wait for failure in failures],
+        # What waits for a breaker is due when that lets it, which is not stored with the letter.
+        "waits": [0.0 if one.reason is Reason.BREAKER else one.wait for one in failures],
         "rates": [failure.rate for failure in failures],
         "intervals": [failure.interval for failure in failures],
     }

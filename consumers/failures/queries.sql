@@ -68,21 +68,37 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- parked behind it, up to one in a partition that is not held; behind one that waited for a rate so few that one of
 -- them waits next. A letter comes with the data that it was given. They end with the message that brings the bytes of
 -- data and metadata, as they are stored, to a megabyte. In each row, of which there is at least one, are the seconds
--- until the next letter that waits. Those whose async calls go on in the process that asks are not due.
-WITH heads AS (
-  (
+-- until the next letter that waits. Those whose async calls go on in the process that asks are not due; in one that is
+-- paused, only those whose calls have ended are. Of those that wait for a breaker that is not closed only one is due,
+-- the one that has waited longest, once it may be the probe.
+WITH open AS MATERIALIZED (
+  SELECT unnest(b.types) AS type, b.wait
+  FROM reservation.breaker_states(%(consumer)s, %(category)s) AS b
+  WHERE b.wait IS NOT NULL
+), lines AS (
+  SELECT NULL AS probed, %(limit)s::bigint AS most
+  UNION ALL
+  SELECT o.type, 1 FROM open o WHERE o.wait <= 0
+), heads AS (
+  SELECT head.*
+  FROM lines
+  CROSS JOIN LATERAL (
     SELECT w.global_position, w.entity, w.rate IS NOT NULL AS is_limited
     FROM reservation.dead_letters w
     WHERE w.consumer = %(consumer)s AND w.category = %(category)s AND w.state = 'waiting'
       AND w.next_attempt_at <= statement_timestamp()
+      AND CASE WHEN lines.probed IS NULL
+               THEN w.reason <> 'breaker_open' OR w.type <> ALL (ARRAY(SELECT o.type FROM open o))
+               ELSE w.reason = 'breaker_open' AND w.type = lines.probed END
       AND w.global_position <> ALL (%(running)s::bigint[])
+      AND (%(only)s::bigint[] IS NULL OR w.global_position = ANY (%(only)s))
       AND (%(size)s::integer = 1 AND %(partitions)s::integer[] = '{0}'
            OR reservation.partition_of(w.stream_name, %(size)s) = ANY(%(partitions)s))
       AND (w.entity IS NULL OR w.global_position
              <= reservation.first_open_letter(%(consumer)s, %(category)s, w.entity))
     ORDER BY w.next_attempt_at
-    LIMIT %(limit)s
-  )
+    LIMIT lines.most
+  ) AS head
   UNION ALL
   SELECT global_position, entity, false
   FROM reservation.parked_heads(%(consumer)s, %(category)s, %(partitions)s, %(size)s, %(parked)s)
@@ -108,7 +124,12 @@ WITH heads AS (
          sum(coalesce(pg_column_size(d.data), 0) + coalesce(pg_column_size(m.data), 0)
              + coalesce(pg_column_size(m.metadata), 0))
            OVER (ORDER BY d.global_position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-  FROM (SELECT global_position FROM queued ORDER BY global_position LIMIT %(limit)s) AS l
+  FROM (
+    SELECT global_position FROM queued
+    WHERE %(only)s::bigint[] IS NULL OR global_position = ANY (%(only)s)
+    ORDER BY global_position
+    LIMIT %(limit)s
+  ) AS l
   CROSS JOIN LATERAL (
     SELECT * FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s
@@ -128,7 +149,7 @@ SELECT next.seconds, due.queue_length, due.entity, due.attempts,
        reservation.readable_text(due.message_data), reservation.readable_text(due.metadata),
        reservation.readable_time(due.time)
 FROM (
-  SELECT extract(epoch FROM (
+  SELECT least(extract(epoch FROM (
     SELECT next_attempt_at
     FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'waiting'
@@ -136,7 +157,7 @@ FROM (
       AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
     ORDER BY next_attempt_at
     LIMIT 1
-  ) - clock_timestamp())::float8 AS seconds
+  ) - clock_timestamp())::float8, (SELECT min(o.wait) FROM open o WHERE o.wait > 0)) AS seconds
 ) AS next
 LEFT JOIN due ON coalesce(due.before, 0) < 1000000
 ORDER BY due.global_position

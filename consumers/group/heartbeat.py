@@ -37,6 +37,8 @@ class Lease:
         member: the member whose lease is renewed; None for none.
         renewed: when it was renewed last, by the monotonic clock.
         besides: what else is done at each beat, on the same connection.
+        look: the same, more often: whenever `wants_look` says so.
+        wants_look: returns whether to `look`.
         is_alive: returns whether to renew it, before each beat.
     """
 
@@ -46,6 +48,8 @@ class Lease:
         self.member: int | None = None
         self.renewed = 0.0
         self.besides: Callable[[Connection[Any]], object] = _nothing
+        self.look: Callable[[Connection[Any]], object] = _nothing
+        self.wants_look: Callable[[], bool] = lambda: False
         self.is_alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
@@ -123,10 +127,15 @@ class Heartbeat:
         while not stopping.wait(LOOK):
             with self._lock:
                 due = [lease for lease in self._leases if lease.is_due]
+                look = [lease for lease in self._leases if lease.is_busy and lease.wants_look()]
             try:
-                if due:
+                if due or look:
                     connection = connection or self._connect()
-                    self._beat(connection, due)
+                    if due:
+                        self._beat(connection, due)
+                    for lease in look:
+                        with contextlib.suppress(ReservationError):
+                            lease.look(connection)
             except Exception:  # noqa: BLE001  a handler may have closed its descriptor
                 _close(connection)
                 connection = None

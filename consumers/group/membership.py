@@ -27,6 +27,7 @@ from reservation.errors import GroupError, StoreReplacedError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
+from reservation.read_models.made_versions import refuse_without_archive
 from reservation.read_models.schemas import check_made
 
 # Seconds after which a member that did not renew its lease counts as gone.
@@ -57,6 +58,8 @@ class Membership:
         next_scheduled: seconds from then until a scheduled message of the store is to be written;
             None without one.
         overdue: for how many seconds the oldest of them was overdue then; None without one.
+        pauses: what was paused of the component then; None if nothing was.
+        asked_at: when it asked, by the monotonic clock.
     """
 
     def __init__(
@@ -70,8 +73,10 @@ class Membership:
         declaration: ProcessDeclaration | None = None,
         heartbeat: Heartbeat | None = None,
         model: ModelVersion | None = None,
+        *,
+        has_archive: bool = False,
     ) -> None:
-        self._consumer = consumer
+        self._consumer, self._has_archive = consumer, has_archive
         self._declaration, self._model = declaration, model
         self._category = category
         self._partitions = partitions
@@ -91,6 +96,8 @@ class Membership:
         self.has_letters = False
         self.next_scheduled: float | None = None
         self.overdue: float | None = None
+        self.pauses: list[Any] | None = None
+        self.asked_at = 0.0
 
     @property
     def wanted(self) -> int:
@@ -128,6 +135,8 @@ class Membership:
         with translated(), connection.transaction():
             if self._model is not None:
                 check_made(connection, self._model)
+                if not self._has_archive:
+                    refuse_without_archive(connection, self._model, [self._category])
             if self._declaration is not None:
                 join_beside(connection, self._consumer, self._declaration, self._member)
             member, self._size = connection.execute(
@@ -165,9 +174,10 @@ class Membership:
             self.join(connection)
             rows = self._rebalance(connection, may_release)
         if not rows:  # again: at the next call
-            rows = [(self.head, None, [], [], [], [], False, None, False, None, None)]
+            rows = [(self.head, None, [], [], [], [], False, None, False, None, None, self.pauses)]
         self.head, former_positions, partitions, positions, epochs, abandoned = rows[0][:6]
-        self.has_letters, foreign, unsettled, self.next_scheduled, self.overdue = rows[0][6:]
+        self.has_letters, foreign, unsettled = rows[0][6:9]
+        self.next_scheduled, self.overdue, self.pauses = rows[0][9:]
         if foreign is not None:
             raise StoreReplacedError(self._consumer, self._category, foreign)
         before = self.positions
@@ -195,7 +205,8 @@ class Membership:
         self._lease.close()
 
     def _rebalance(self, connection: Connection[Any], may_release: bool) -> list[tuple[Any, ...]]:
-        self._lease.member, self._lease.renewed = self._member, time.monotonic()
+        self.asked_at = time.monotonic()
+        self._lease.member, self._lease.renewed = self._member, self.asked_at
         with translated():
             return connection.execute(
                 _QUERIES["rebalance"],

@@ -6,7 +6,7 @@ FROM reservation.join_group(
 
 -- name: rebalance
 SELECT head, former_positions, held, positions, epochs, abandoned, letters, foreign_at, unsettled,
-       next_in, overdue
+       next_in, overdue, reservation.pauses_of(%(consumer)s)
 FROM reservation.rebalance(
   %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s), %(may_release)s),
   reservation.next_scheduled()

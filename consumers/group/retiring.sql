@@ -60,6 +60,12 @@ UNION ALL
 SELECT 'revisions', count(*) FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 UNION ALL
+SELECT 'breakers', count(*) FROM reservation.breakers
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
+SELECT 'pauses', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+UNION ALL
 SELECT 'rates', count(*) FROM reservation.rates
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 
@@ -72,6 +78,9 @@ SELECT 'handlers of processed messages', count(*) FROM reservation.processed_han
 WHERE consumer = %(consumer)s
 UNION ALL
 SELECT 'series', count(*) FROM reservation.series WHERE component = %(consumer)s
+UNION ALL
+SELECT 'pauses of all that it reads', count(*) FROM reservation.pauses
+WHERE component = %(consumer)s AND category IS NULL
 UNION ALL
 SELECT 'snapshots', count(*) FROM reservation.snapshots
 WHERE stream_name ^@ %(stream)s
@@ -118,6 +127,17 @@ WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
 -- name: remove_revisions
 DELETE FROM reservation.revisions
 WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_breakers
+DELETE FROM reservation.breakers
+WHERE consumer = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_pauses
+DELETE FROM reservation.pauses
+WHERE component = %(consumer)s AND category = ANY (%(categories)s::text[])
+
+-- name: remove_all_pauses
+DELETE FROM reservation.pauses WHERE component = %(consumer)s AND category IS NULL
 
 -- name: remove_rates
 DELETE FROM reservation.rates

@@ -41,7 +41,7 @@ class BatchDecoding:
         as_sent: Mapping[int, StoredMessage],
     ) -> list[Decoded]:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
-        policy = blocking.policy
+        policy, sets_aside = blocking.policy, blocking.policy.sets_aside
         decoded: list[Decoded] = []
         entity_of = self._decoding.entity_of
         reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
@@ -65,7 +65,7 @@ class BatchDecoding:
             if item is None:
                 effects.counts["ignored"] += 1
                 continue
-            if blocking.anything_blocked:
+            if sets_aside or blocking.heads:  # else entities need not be known
                 # Nothing waits for a message whose place in the order is not known.
                 unplaced = item.unordered and failure is not None and failure.reason is Reason.KEY
                 if blocking.sets_aside(message, entity_of(message, None if unplaced else item)):

@@ -101,7 +101,8 @@ class Decoding:
         if reservation is not None and self._reserves:
             name, former = key_streams_of(reservation, message, command, self.is_no_fault)
             return Decoded(message, command, key_stream=name, former_stream=former)
-        message.check_readable()
+        if not message.time:
+            message.check_readable()
         if declared.is_read:
             return Decoded(message, command, message.stream_name)
         entity_stream = entity_stream_of(declared, message, command, self.is_no_fault)

@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from consumers.calls.handler_call import call, call_without_connection
 from consumers.calls.lending import BusyContext, LendingContext
 from consumers.calls.undoing import UndoableContext
 from consumers.effects.effects import Effects
-from consumers.failures.failure import Failure, HandlerRaisedError
+from consumers.failures.failure import Failure, HandlerRaisedError, Reason
 from consumers.handling.decoding import Decoded
 from consumers.handling.entity_copies import EntityCopies
 from consumers.handling.state_handling import StateContext, StateHandling
@@ -32,6 +33,10 @@ from reservation.errors import DatabaseUnavailableError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
+
+# What a message waits for that is paused by its type or its entity. A consumer looks again when it
+# sees that a pause is over; after these seconds too, if it ended before it could do so.
+PAUSED = Failure(Reason.PAUSED, wait=600.0)
 
 
 class MessageHandling:
@@ -64,20 +69,15 @@ class MessageHandling:
         """
         if self.skips(item, stream_name, effects):
             return None
-        limits = self._limits
-        if limits is None:
-            self._handle_in_span(item, stream_name, effects)
-            return None
-        limit = limits.before_call(item.message, item.command)
-        if limit is not None:
+        if self.is_paused(item):
             self.forget_handled(item, effects)
-            return limit
-        try:
-            self._handle_in_span(item, stream_name, effects)
-        except HandlerRaisedError as error:
-            limits.failed(item.message, error)
-            raise
-        limits.succeeded(item.message)
+            return PAUSED
+        if self._limits is not None:
+            limit = self._limits.before_call(item.message, item.command)
+            if limit is not None:
+                self.forget_handled(item, effects)
+                return limit
+        self._handle_in_span(item, stream_name, effects)
         return None
 
     def _handle_in_span(self, item: Decoded, stream_name: str, effects: Effects) -> None:
@@ -122,7 +122,11 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            events = self.call(message, handle, context)
+            if self._limits is None:
+                events = self.call(message, handle, context)
+            else:
+                with self._limits.calling(message):
+                    events = self.call(message, handle, context)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
@@ -145,7 +149,8 @@ class MessageHandling:
                 invoke, self._declared, message, item.command, state, context, self._commands
             )
             try:
-                events = call(self._context.connection, message, handle)
+                with self.calling(message):
+                    events = call(self._context.connection, message, handle)
             except Reject as reject:
                 outcome, events = "rejected", self.rejection(item, reject, context)
             self.collect(item, stream_name, events, context, effects, outcome, span)
@@ -242,12 +247,35 @@ class MessageHandling:
 
     def decide(self, item: Decoded, effects: Effects) -> float | Failure:
         """Return in how many seconds a handler may be called, or what its message waits for."""
-        if self._limits is None:
+        decision: float | Failure
+        if self.is_paused(item):
+            decision = PAUSED
+        elif self._limits is None:
             return 0.0
-        decision = self._limits.decide(item.message, item.command)
+        else:
+            decision = self._limits.decide(item.message, item.command)
         if isinstance(decision, Failure):
             self.forget_handled(item, effects)
         return decision
+
+    def calling(self, message: StoredMessage) -> AbstractContextManager[None]:
+        """Run a block that calls the handler of a message, which its limits are to know of."""
+        return nullcontext() if self._limits is None else self._limits.calling(message)
+
+    @property
+    def pauses_some(self) -> bool:
+        """Whether messages of some types or entities are paused."""
+        pauses = self._context.pauses
+        return pauses is not None and pauses.single is not None
+
+    def is_paused(self, item: Decoded) -> bool:
+        """Return whether messages of its type or its entity are paused."""
+        pauses = self._context.pauses
+        return (
+            pauses is not None
+            and pauses.single is not None
+            and pauses.single.concern(item.message.type, item.entity_stream)
+        )
 
     async def awaited(
         self, item: Decoded, stream_name: str, effects: Effects, context: Context

@@ -8,3 +8,25 @@ SELECT * FROM reservation.take_calls(
 
 -- name: forget_rates
 SELECT reservation.forget_rates(%(consumer)s, %(category)s)
+
+-- name: declare_breakers
+SELECT reservation.declare_breakers(%(consumer)s, %(category)s, %(declared)s)
+
+-- name: breaker_states
+SELECT type, wait, is_probing, awaits_success
+FROM reservation.breaker_states(%(consumer)s, %(category)s)
+
+-- name: claim_probe
+SELECT claimed, wait, is_probing, awaits_success
+FROM reservation.claim_probe(%(consumer)s, %(category)s, %(type)s, %(open_for)s)
+
+-- name: breaker_failed
+SELECT wait, is_probing, has_opened, is_alone
+FROM reservation.breaker_failed(
+  %(consumer)s, %(category)s, %(types)s, %(failures)s, %(within)s, %(open_for)s, %(error_type)s, %(is_probe)s)
+
+-- name: breaker_succeeded
+SELECT reservation.breaker_succeeded(%(consumer)s, %(category)s, %(type)s, %(is_probe)s)
+
+-- name: probe_ended
+SELECT reservation.probe_ended(%(consumer)s, %(category)s, %(type)s, %(open_for)s)

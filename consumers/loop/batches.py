@@ -115,6 +115,7 @@ class Batches:
                 or bisection.in_progress
                 or context.membership.due
                 or context.schedule.is_due
+                or context.pauses.whole is not None
                 or context.due.now
             )
 
@@ -150,7 +151,10 @@ class Batches:
 
     # Any: rows of different types.
     def retry(self, runner: BatchRunner, connection: Connection[Any], stop: Stop) -> bool:
-        """Handle letters that are due; return whether there may be more."""
+        """Handle letters that are due; return whether there may be more.
+
+        Of a consumer that is paused they are those whose async calls have ended.
+        """
         context, retrying = self._context, self._context.retrying
         membership = context.membership
         with membership.busy, context.deaths.permit(retrying.one_at_a_time, stop) as may_run:
@@ -158,9 +162,10 @@ class Batches:
                 return True
             context.running.patient = retrying.one_at_a_time
             arguments = connection, runner.retry_transaction, membership.positions, stop
-            retried = retrying.run(*arguments)
+            paused = context.pauses.whole is not None
+            retried = retrying.run(*arguments, only_ended=paused)
             if retried.has_failed:  # even if its handler has asked the process to stop
-                retried = retrying.run(*arguments)
+                retried = retrying.run(*arguments, only_ended=paused)
             if not retried.has_failed:
                 context.in_flight.committed()
         if (result := retried.result) is not None:

@@ -5,10 +5,12 @@ stored positions, without the partitions that another process has taken over mea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedMessages
 from consumers.batch.batch_runner import BatchRunner
 from consumers.calls.error_reports import ErrorReports
 from consumers.failures.failure import Crashed
@@ -16,6 +18,7 @@ from consumers.failures.letters import DeadLetters
 from consumers.failures.retries import Retries
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.membership import REBALANCE_INTERVAL, Membership, new_worker
+from consumers.limits.breakers import declare_breakers
 from consumers.limits.limits import Limits
 from consumers.loop.batches import Batches
 from consumers.loop.cleaning import Cleaning
@@ -34,6 +37,7 @@ from consumers.loop.retrying.suspects import Suspects
 from consumers.loop.schedule import Schedule
 from consumers.loop.waiting import Waiting
 from consumers.options import Options
+from consumers.pauses.current import Pauses
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.handler_connections import HandlerConnections
@@ -80,9 +84,10 @@ class Consumer:
         suspects: Suspects | None = None,
         worker: str | None = None,
         limited: bool = True,
+        archived: ArchivedMessages | None = None,
     ) -> None:
         self._component, self._category, self._options = component, category, options
-        self._session, self._notices = session, notices
+        self._session, self._notices, self._archived = session, notices, archived
         self._runner: BatchRunner | None = None  # of the current connection
         self._log = log or Log(component.name, category)
         self._in_flight, self._telemetry = in_flight or InFlight(), telemetry or Telemetry()
@@ -97,18 +102,24 @@ class Consumer:
             ProcessDeclaration.of(component),
             heartbeat,
             declarations(component).model,
+            has_archive=archived is not None,
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._recurring = RecurringCommands(component, category, self._log, self._beat)
-        self._membership.busy.besides = self._while_busy
+        self._pauses = Pauses(component, category, self._log.warning)
+        lease = self._membership.busy
+        lease.besides = self._while_busy
+        lease.look, lease.wants_look = self._pauses.read, lambda: self._pauses.is_due
         self._spans, self._losses = Spans(), Losses()
         self._event_loop = EventLoop(self._beat, options.grace)
-        self._membership.busy.is_alive = lambda: self._event_loop.is_alive
+        lease.is_alive = lambda: self._event_loop.is_alive
         self._running = RunningCalls(self._event_loop)
         self._connections = HandlerConnections(
             session.address, f"reservation {component.name} handlers", self._event_loop
         )
-        self._limits = Limits.of(component, category, session.address) if limited else None
+        self._limits = (
+            Limits.of(component, category, session.address, self._log) if limited else None
+        )
         dead_letters = DeadLetters(component.name, category)
         self._due = DueLetters(0.0 if self._limits is None else self._limits.pace)
         repeat_on_conflict = RepeatingOnConflict(
@@ -133,7 +144,6 @@ class Consumer:
             1 if self._limits is None else self._limits.most_at_once + 1,
         )
         suspects = suspects or Suspects()
-        lease = self._membership.busy
         self._calls = OngoingCalls(
             self._running, self._in_flight, suspects, lease, dead_letters, self._beat
         )
@@ -148,6 +158,7 @@ class Consumer:
             self._recurring,
             self._due,
             self._calls,
+            self._pauses,
         )
         self._context = LoopContext(
             session,
@@ -158,6 +169,7 @@ class Consumer:
             self._in_flight,
             self._membership,
             self._schedule,
+            self._pauses,
             self._running,
             self._due,
             retries,
@@ -221,6 +233,8 @@ class Consumer:
             enter(connection, model.schema)
         self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
+        declares = partial(declare_breakers, component=self._component, category=self._category)
+        self._wait_for_locks(declares, connection, stop)
         self._recurring.connected()
         # A new one for each connection: what it remembers may not have been committed.
         runner = self._runner = BatchRunner(
@@ -238,6 +252,8 @@ class Consumer:
                 self._losses,
                 options=self._options,
                 in_flight=self._in_flight,
+                pauses=self._pauses,
+                archived=self._archived,
             ),
             self._limits,
         )
@@ -246,9 +262,12 @@ class Consumer:
         while not stop.requested:
             self._calls.run(connection, stop, 0.0)
             must_pause, call_ended = self._running.must_pause, bool(self._running.due())
-            if membership.due or not (new_messages or call_ended):
+            paused = self._pauses.whole is not None
+            if membership.due or not (new_messages or call_ended or paused):
                 self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
                 new_messages = new_messages or membership.behind
+            self._look_for_pauses(connection, stop)
+            paused = self._pauses.whole is not None
             if self._recurring.is_due:
                 with membership.busy:
                     sent = self._recurring.run(connection)
@@ -261,17 +280,18 @@ class Consumer:
                 continue
             if call_ended:
                 self._due.soon()
-            due_letters = (due_letters or self._due.now) and self._try(
-                self._batches.retry, runner, connection, stop
-            )
-            may_read = new_messages and not must_pause
+            if not paused or self._running.ended_letters():
+                due_letters = (due_letters or self._due.now) and self._try(
+                    self._batches.retry, runner, connection, stop
+                )
+            may_read = new_messages and not (must_pause or paused)
             if may_read and self._try(self._batches.next, runner, connection, stop):
                 continue
-            if due_letters or self._running.due():
+            if not paused and (due_letters or self._running.due()):
                 continue
             self._session.works()
             self._cleaning.when_idle(connection)
-            new_messages = self._wait(connection, stop) or (must_pause and new_messages)
+            new_messages = self._wait(connection, stop) or ((must_pause or paused) and new_messages)
         self._finish(runner, connection, stop)
 
     def _finish(self, runner: BatchRunner, connection: Connection[Any], stop: Stop) -> None:
@@ -279,7 +299,8 @@ class Consumer:
         running, loop = self._running, self._event_loop
         running.closed = True
         while running.letters and not (self._context.isolates_suspect or loop.cancelling):
-            if running.due():
+            paused = self._pauses.whole is not None
+            if running.ended_letters() if paused else running.due():
                 self._due.soon()
                 self._try(self._batches.retry, runner, connection, stop)
             else:
@@ -324,6 +345,17 @@ class Consumer:
     def _wait(self, connection: Connection[Any], stop: Stop) -> bool:
         """Wait where the category ends; return whether there may be new messages."""
         return self._waiting.wait(connection, stop)
+
+    def _look_for_pauses(self, connection: Connection[Any], stop: Stop) -> None:
+        """Read what is paused, if it is time or there was notice, and release what no longer is."""
+        notices = self._notices
+        if self._pauses.is_due or (notices is not None and notices.pauses):
+            if notices is not None:
+                notices.pauses = False
+            self._pauses.read(connection)
+        if self._pauses.is_released:
+            self._wait_for_locks(self._pauses.release, connection, stop)
+            self._due.soon()
 
     def _while_busy(self, connection: Connection[Any]) -> None:
         """Do what a long batch must not delay; called by the heartbeat's thread."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from consumers.archived import ArchivedMessages
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.group.membership import LEASE, new_worker
@@ -32,6 +33,7 @@ class Part:
         telemetry: what it reports.
         in_flight: the record of what it has in flight.
         app: the app path of the component, for errors; empty if there is none.
+        archived: the category in an archive; None if only the store is read.
     """
 
     component: Component
@@ -40,6 +42,7 @@ class Part:
     telemetry: Telemetry = field(default_factory=Telemetry)
     in_flight: InFlight = field(default_factory=InFlight)
     app: str = ""
+    archived: ArchivedMessages | None = None
 
     @property
     def consumer_id(self) -> ConsumerId:
@@ -127,4 +130,5 @@ class Consumers:
                     heartbeat=self._heartbeat,
                     suspects=self._suspects,
                     worker=self._worker,
+                    archived=part.archived,
                 ).run(stop)

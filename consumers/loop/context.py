@@ -13,6 +13,7 @@ from consumers.loop.retrying.letter_retry import Retrying
 from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.options import Options
+from consumers.pauses.current import Pauses
 from consumers.runtime.in_flight import InFlight
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.observability.telemetry import Telemetry
@@ -34,6 +35,7 @@ class LoopContext:
         in_flight: the record of what it has in flight.
         membership: its membership of the group.
         schedule: the time of the next scheduled message of the store.
+        pauses: what is paused of it.
         running: its calls of async handlers.
         due: the time of its next look for letters that are due.
         retries: how often a failing message is tried.
@@ -54,6 +56,7 @@ class LoopContext:
     in_flight: InFlight
     membership: Membership
     schedule: Schedule
+    pauses: Pauses
     running: RunningCalls
     due: DueLetters
     retries: Retries

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from consumers.batch.batch_handling import BatchResult
 from consumers.batch.batch_runner import BatchRunner
 from consumers.batch.letter_transaction import RetryResult
-from consumers.failures.failure import HELD_UP, Reason, Unhandled
+from consumers.failures.failure import Reason, Unhandled
 from consumers.runtime.observability.logs import Log
 from reservation.messages.message import StoredMessage, printable
 from reservation.raised import describe
@@ -63,8 +63,8 @@ def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> N
 def log_letters(log: Log, letters: Sequence[Unhandled]) -> None:
     """Log each message that is dead, other than conflicts, and how many are parked or wait."""
     waiting = [letter for letter in letters if letter.state == "waiting" and not letter.runs]
-    _log_waiting(log, [letter for letter in waiting if letter.failure.reason not in HELD_UP])
-    _log_held_up(log, [letter for letter in waiting if letter.failure.reason in HELD_UP])
+    _log_waiting(log, [letter for letter in waiting if not letter.is_held_up])
+    _log_held_up(log, [letter for letter in waiting if letter.is_held_up])
     for letter in letters:
         if letter.state != "dead" or letter.failure.reason is Reason.CONFLICT:
             continue

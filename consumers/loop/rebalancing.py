@@ -35,6 +35,7 @@ class Rebalancing:
         membership.rebalance(
             connection, may_release=not context.isolates_suspect and self._calls.may_release
         )
+        context.pauses.note(membership.pauses, membership.asked_at)
         positions = membership.positions
         context.telemetry.holds(positions.reached, membership.head)
         if membership.abandoned:  # their holder may have died of one of their messages

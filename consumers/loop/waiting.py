@@ -9,6 +9,7 @@ from consumers.loop.ongoing_calls import OngoingCalls
 from consumers.loop.recurring import RecurringCommands
 from consumers.loop.retrying.due_letters import DueLetters
 from consumers.loop.schedule import Schedule
+from consumers.pauses.current import INTERVAL, Pauses
 from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import Stop
 from reservation.store.notifications import Notices
@@ -30,6 +31,7 @@ class Waiting:
         recurring: RecurringCommands,
         due: DueLetters,
         calls: OngoingCalls,
+        pauses: Pauses,
     ) -> None:
         self._log = log
         self._notices = notices
@@ -38,6 +40,7 @@ class Waiting:
         self._recurring = recurring
         self._due = due
         self._calls = calls
+        self._pauses = pauses
         self._awaits_notices = False
         self._poll = POLL
 
@@ -49,6 +52,9 @@ class Waiting:
     def wait(self, connection: Connection[Any], stop: Stop) -> bool:
         """Wait; return whether there may be new messages."""
         until_rebalance = self._membership.pause
+        if self._pauses.whole is not None:
+            self._wait_paused(connection, stop)
+            return False
         poll = min(self._poll, until_rebalance)
         self._poll = min(self._poll * 2, REBALANCE_INTERVAL)
         notices, until_due = self._notices, self._recurring.limit(self._due.seconds)
@@ -61,6 +67,8 @@ class Waiting:
         if notices.scheduled:
             notices.scheduled = False
             self._schedule.add(0)  # the next write tells when it is due
+        if notices.missing is None and not notices.pauses:
+            self._pauses.none_since()
         if self._awaits_notices != (notices.missing is None):
             self._awaits_notices = notices.missing is None
             if self._awaits_notices:
@@ -68,3 +76,11 @@ class Waiting:
             else:
                 self._log.info("notice_missing", reason=notices.missing)
         return noticed
+
+    # Any: rows of different types.
+    def _wait_paused(self, connection: Connection[Any], stop: Stop) -> None:
+        """Wait while nothing is to be handled, until it is time to look whether that is over."""
+        if self._notices is not None:
+            self._notices.leave()
+        longest = self._schedule.limit(min(INTERVAL, self._membership.pause))
+        self._calls.pause(connection, stop).wait(self._recurring.limit(longest))

@@ -14,7 +14,8 @@ from reservation.errors import StoreError
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
-from reservation.read_models.schemas import MadeVersion, drop, lock_model, versions
+from reservation.read_models.made_versions import MadeVersion, versions
+from reservation.read_models.schemas import drop, lock_model
 from reservation.read_models.views import turn_views
 
 _QUERIES = load_queries("consumers.read_models")

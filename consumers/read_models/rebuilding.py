@@ -1,18 +1,19 @@
 """Making the tables of a version once more, from what its consumers have handled.
 
-Everything is in one transaction that is never committed: the scratch schema, the rows in it, and
-the snapshot under which positions, letters and live rows are read. So the consumers go on
-meanwhile, and nothing is left of a rebuild that is killed.
+Everything is in one transaction: the scratch schema, the rows in it, and the snapshot under which
+positions, letters and live rows are read. So the consumers go on meanwhile. Mostly it is never
+committed, and nothing is left of a rebuild that is killed (`reservation.read_models.scratch`).
 """
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import Archives, read_both
 from consumers.dead_letters.corrections import Corrections, with_data
 from consumers.effects.blocking import ALL_OR_NOTHING
 from consumers.group.inspection.status import groups
@@ -27,6 +28,7 @@ from reservation.errors import StoreError, StoreReplacedError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.queries import load_queries
 from reservation.read_models.schemas import enter, make
+from reservation.read_models.scratch import scratch_comment, scratch_schema
 from reservation.store.category_part import CategoryPart
 from reservation.store.statements import read_part, run
 
@@ -52,7 +54,12 @@ class Rebuilt:
     positions: Mapping[str, int]
 
 
-def rebuild(connection: Connection[Any], component: Component[Any], model: ModelVersion) -> Rebuilt:
+def rebuild(
+    connection: Connection[Any],
+    component: Component[Any],
+    model: ModelVersion,
+    archives: Archives | None = None,
+) -> Rebuilt:
     """Make the tables in a scratch schema, up to the positions of the version's consumers.
 
     Events of all categories are handled in the order of their global positions.
@@ -60,10 +67,10 @@ def rebuild(connection: Connection[Any], component: Component[Any], model: Model
     stored = groups(connection, reads_of(component))
     for rows in stored:
         _check(rows)
-    schema = f"{model.schema}_verify"
-    make(connection, model, schema)
+    schema = scratch_schema(model)
+    make(connection, model, schema, scratch_comment(model))
     enter(connection, schema, locally=True)
-    sources = {rows[0].category: _Source(connection, component, rows) for rows in stored}
+    sources = {rows[0].category: _Source(connection, component, rows, archives) for rows in stored}
     merged = heapq.merge(
         *(source.messages() for source in sources.values()),
         key=lambda message: message[1].global_position,
@@ -82,9 +89,14 @@ class _Source:
     """One category of the read model: what was handled of it, and how that is handled again."""
 
     def __init__(
-        self, connection: Connection[Any], component: Component[Any], rows: Sequence[StoredPosition]
+        self,
+        connection: Connection[Any],
+        component: Component[Any],
+        rows: Sequence[StoredPosition],
+        archives: Archives | None,
     ) -> None:
         self._connection, self._category, self._rows = connection, rows[0].category, rows
+        self._archived = None if archives is None else archives.category(self._category)
         names = {"consumer": component.name, "category": self._category}
         letters = connection.execute(_QUERIES["letters"], names).fetchall()
         self._corrected = {position: data for position, data, handled in letters if handled}
@@ -97,17 +109,21 @@ class _Source:
     def messages(self) -> Iterator[tuple[str, StoredMessage]]:
         """Give the messages that are handled, in their order, each with the category."""
         for part in self._parts():
-            after = part.after
-            while True:
-                rest = CategoryPart(after, part.until, part.partitions, part.size)
-                batch = run(
-                    self._connection, read_part(self._category, rest, BATCH, DEFAULT_BATCH_BYTES)
-                )
+            after, until = part.after, part.until or 0
+            while after < until:
+                after, batch = self._batch(replace(part, after=after), until)
                 for message in batch:
                     yield self._category, message
-                if not batch:
-                    break
-                after = batch[-1].global_position
+
+    def _batch(self, part: CategoryPart, until: int) -> tuple[int, Sequence[StoredMessage]]:
+        """Read a batch of a part, from archive and store; return up to where, and the messages."""
+        most = BATCH, DEFAULT_BATCH_BYTES
+        if self._archived is not None and part.after < self._archived.last:
+            of = self._archived, self._category, part
+            read, batch = read_both(self._connection, *of, *most)
+            return read.until or until, batch
+        batch = run(self._connection, read_part(self._category, part, *most))
+        return batch[-1].global_position if batch else until, batch
 
     def handle(self, messages: Iterator[StoredMessage]) -> None:
         """Handle messages that follow each other without one of another category in between."""

@@ -6,7 +6,9 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.archived import ArchivedMessages
 from consumers.options import Options
+from consumers.pauses.current import Pauses
 from consumers.runtime.in_flight import InFlight
 from consumers.runtime.losses import Losses
 from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
@@ -46,6 +48,8 @@ class ConsumerContext:
         losses: the connections that were lost during calls of handlers.
         options: how consumers work.
         in_flight: the record of what the consumer has in flight, which outlives the process.
+        pauses: what is paused of the consumer; None if nobody looks.
+        archived: the category in an archive; None if only the store is read.
         log_context: what structlog's context variables say in the component's code.
     """
 
@@ -62,6 +66,8 @@ class ConsumerContext:
     losses: Losses = field(default_factory=Losses)
     options: Options = field(default_factory=Options)
     in_flight: InFlight = field(default_factory=InFlight)
+    pauses: Pauses | None = None
+    archived: ArchivedMessages | None = None
     log_context: LogContext = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +86,11 @@ class ConsumerContext:
         """Note that the handler of a message is about to be called."""
         self.in_flight.calls(position)
         self.heartbeat()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no further message is to be handled."""
+        return self.pauses is not None and self.pauses.whole is not None
 
     @property
     def reserves(self) -> bool:

@@ -14,9 +14,15 @@ MOST = 5
 
 
 class Losses:
-    """The losses of one consumer."""
+    """The losses of one consumer.
+
+    Attributes:
+        singly_until: the global position up to which no statements of several messages are sent
+            together, because the connection was lost when they were; which one ended it shows then.
+    """
 
     def __init__(self) -> None:
+        self.singly_until = 0
         self._message: int | None = None
         self._times = 0
         self._last: StoreError | None = None

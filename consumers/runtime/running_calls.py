@@ -113,11 +113,15 @@ class RunningCalls:
         running = [position for position, call in self._calls.items() if call.is_running()]
         return running + [position for position, waits in self._postponed.items() if waits()]
 
+    def ended_letters(self) -> set[int]:
+        """Return which letters have calls that have ended."""
+        calls = self._calls.items()
+        return {position for position, one in calls if one.is_letter and not one.is_running()}
+
     def due(self) -> set[int]:
         """Return which letters waited for calls, and do so no longer."""
-        letters = {position for position, call in self._calls.items() if call.is_letter}
-        ended = {position for position in letters if not self._calls[position].is_running()}
-        return ended | {position for position, waits in self._postponed.items() if not waits()}
+        postponed = self._postponed.items()
+        return self.ended_letters() | {position for position, waits in postponed if not waits()}
 
     def ended(self, position: int) -> AsyncCall | None:
         """Return the call for a message, if there was one and it has ended."""

@@ -67,9 +67,9 @@ class _Bell(Subscription):
             os.set_blocking(descriptor, False)
         weakref.finalize(self, _close, self._heard, self._ring)
 
-    def notify(self, *, scheduled: bool) -> None:
+    def notify(self, *, scheduled: bool = False, pauses: bool = False) -> None:
         """Note a notification, and end the wait of the reader."""
-        super().notify(scheduled=scheduled)
+        super().notify(scheduled=scheduled, pauses=pauses)
         with contextlib.suppress(OSError):  # it is full of earlier ones
             os.write(self._ring, b"\0")
 

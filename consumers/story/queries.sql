@@ -138,7 +138,11 @@ ORDER BY s.due_at, s.number
 LIMIT %(limit)s
 
 -- name: dealt_with
--- How far a consumer has dealt with the messages of a stream; no row if there is no such consumer.
-SELECT reservation.dealt_with_up_to(g.consumer, g.category, %(stream)s)
+-- How far a consumer has dealt with the messages of a stream, and whether it is paused; no row if there is no such
+-- consumer.
+SELECT reservation.dealt_with_up_to(g.consumer, g.category, %(stream)s),
+       EXISTS (SELECT FROM reservation.pauses p
+               WHERE p.component = g.consumer AND coalesce(p.category, g.category) = g.category
+                 AND p.type IS NULL AND p.entity IS NULL)
 FROM reservation.groups g
 WHERE g.consumer = %(consumer)s AND g.category = %(category)s

@@ -13,6 +13,8 @@ from psycopg import Connection
 from consumers.dead_letters import administration, history
 from consumers.dead_letters.history import LetterDecision
 from consumers.dead_letters.letter import OPEN, Letter, Selection
+from consumers.failures.failure import HELD_UP
+from consumers.group.inspection.waits import KINDS
 from consumers.story.following import (
     LOOKED_AT,
     MOST_MESSAGES,
@@ -319,6 +321,8 @@ def _by_letters(letters: Sequence[Letter]) -> StoryOutcome | None:
     for letter in letters:
         if letter.state not in OPEN:
             continue
+        if letter.state == "waiting" and letter.reason in HELD_UP:
+            return StoryOutcome(f"Waits: {KINDS[letter.reason]}", "warn")
         if letter.state == "waiting" and not letter.attempts:
             return StoryOutcome("Is about to be tried again", "warn")
         if letter.state == "waiting":
@@ -345,8 +349,10 @@ def _by_position(store: Reading, message: StoredMessage, first: int | None) -> S
     )
     if not rows:
         return StoryOutcome("No consumer has read it", "warn")
-    if rows[0][0] < message.global_position:
-        return StoryOutcome("Not handled yet", "warn")
+    dealt_with, is_paused = rows[0]
+    if dealt_with < message.global_position:
+        paused = ", because its consumer is paused" if is_paused else ""
+        return StoryOutcome(f"Not handled yet{paused}", "warn")
     if first is not None:
         return StoryOutcome(f"A duplicate of the command at {first}", "good")
     return StoryOutcome("Read by its consumer; no event that follows was found", "good")

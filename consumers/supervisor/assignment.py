@@ -1,7 +1,9 @@
 """The work of each process of a host."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from consumers.archived import Archives
 from consumers.group.inspection.stored_positions import ConsumerId
 from consumers.options import Options
 
@@ -19,6 +21,7 @@ class Assignment:
         consumer_ids: the consumers, each by its component's name and its category.
         database_url: the store's address; empty for libpq's own defaults.
         options: how the consumers work.
+        archives: opens the archives that they read too, in each process; None without any.
     """
 
     apps: tuple[str, ...]
@@ -26,6 +29,7 @@ class Assignment:
     consumer_ids: tuple[ConsumerId, ...]
     database_url: str = field(repr=False)
     options: Options = field(default_factory=Options)
+    archives: Callable[[], Archives] | None = None
 
     @property
     def grace(self) -> float:

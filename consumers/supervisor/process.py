@@ -100,6 +100,7 @@ class _Process:
         with StopDeadline(self._stop, assignment.grace, self._left):
             components = [load_component(app, assignment.app_dir) for app in assignment.apps]
             by_name = {component.name: n for n, component in enumerate(components)}
+            archives = None if assignment.archives is None else assignment.archives()
             spare_batches()
             parts = [
                 Part(
@@ -109,6 +110,7 @@ class _Process:
                     Telemetry(report_to, consumer_id),
                     memory.in_flight(number, consumer_id),
                     assignment.apps[by_name[consumer_id[0]]],
+                    None if archives is None else archives.category(consumer_id[1]),
                 )
                 for consumer_id in assignment.consumer_ids
             ]

@@ -186,7 +186,7 @@ def run_in_memory(
     after as many attempts, without waiting between them.
 
     Messages that are scheduled stay so. Nothing is forgotten: ``keep`` and ``window`` of
-    strategies have no effect, and neither have rates, partitions and snapshots.
+    strategies have no effect, and neither have rates, breakers, partitions and snapshots.
 
     Args:
         component: the component, or a list of components.

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from reservation.entity.projection import Projector
+from reservation.handlers.breaker import Breaker
 from reservation.handlers.rate import Rate
 from reservation.handlers.retry import Retry
 from reservation.idempotence.key import KeyPart
@@ -50,6 +51,7 @@ class MessageDeclaration:
             initiates, and where that is left to the handler.
         ignoring: the fields in which a reissue may differ from the first issue.
         retry: when a message whose handler raised is tried again; None for directly.
+        breaker: when messages wait instead of failing; None for never.
         concurrency: how many calls may run at a time; None if the handler is not async.
         rate: how often the handler is called at most; None for no limit.
         id: the field that holds the id of the component's entity, or a function of the message.
@@ -69,6 +71,7 @@ class MessageDeclaration:
     once: Strategy | None = None
     ignoring: tuple[str, ...] = ()
     retry: Retry | None = None
+    breaker: Breaker | None = None
     concurrency: int | None = None
     rate: Rate | None = None
     id: EntityId = ""

@@ -1,9 +1,10 @@
-"""A handler's execution: whether it is awaited, how many at a time, and its policy of retries."""
+"""A handler's execution: whether it is awaited, how many at a time, and its policies."""
 
 import inspect
 from typing import Any
 
 from reservation.errors import DeclarationError
+from reservation.handlers.breaker import Breaker, check_breaker
 from reservation.handlers.retry import Retry, check_retry
 
 # How many calls of an async handler run at a time, unless its declaration says otherwise.
@@ -25,10 +26,12 @@ def check_execution(
     handler: Any,
     *,
     retry: Retry | None,
+    breaker: Breaker | None,
     concurrency: int | None,
 ) -> int | None:
     """Make sure that a handler can be called as its declaration says."""
     check_retry(component, message, retry)
+    check_breaker(component, message, breaker)
     name = message.__name__
     if not is_async(handler):
         if concurrency is not None:

@@ -1,10 +1,10 @@
 """What the handlers of a read model get: the events as they are recorded, and the connection."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
 from psycopg import Connection
 
 from reservation.context import Context, stored_time
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded(Generic[T]):
+class Recorded(msgspec.Struct, Generic[T], frozen=True):
     """An event, and the stored message that records it.
 
     Attributes:
@@ -60,7 +59,10 @@ class ReadContext:
     def connection(self) -> Connection[Any]:
         """The connection of the batch's transaction, whose search path is the version's schema.
 
-        What is done through it commits with the consumer's position, or not at all.
+        What is done through it commits with the consumer's position, or not at all. A statement
+        with parameters is sent together with later ones, unless its answer is read. If it fails,
+        the handlers of the batch are called again, and each statement is sent at once. A statement
+        in ``with context.connection.transaction():`` is always sent at once, to catch its error.
         """
         return self._context.connection
 

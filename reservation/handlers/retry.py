@@ -92,14 +92,14 @@ class Retry:
                 f"at least once"
             )
         self.attempts = attempts
-        self.first = _interval("first", first)
-        self.most = _interval("most", most)
+        self.first = interval("Retry: first", first)
+        self.most = interval("Retry: most", most)
         if self.most < self.first:
             raise DeclarationError(
                 f"Retry: most={written(self.most)} is shorter than first={written(self.first)}; "
                 f"exchange them"
             )
-        self.on = _exceptions(on)
+        self.on = exceptions("Retry", on, "leave it out for every Exception")
 
     def __repr__(self) -> str:
         on = ", ".join(one.__name__ for one in self.on)
@@ -137,7 +137,12 @@ class AfterFailure(NamedTuple):
 
 
 def next_attempt(
-    error: BaseException | None, retry: Retry | None, default: Retry, tried: int
+    error: BaseException | None,
+    retry: Retry | None,
+    default: Retry,
+    tried: int,
+    *,
+    may_be_last: bool = True,
 ) -> AfterFailure:
     """Return what follows when a message failed that was tried so often before.
 
@@ -146,12 +151,15 @@ def next_attempt(
         retry: the policy of its handler; None if it has none.
         default: the policy for what that one does not name.
         tried: how many attempts were counted before.
+        may_be_last: whether the last attempt is counted, because the message may be at fault.
     """
     if isinstance(error, RetryLater) and retry is None:
         return AfterFailure(tried, error.after.total_seconds())
     policy = retry if retry is not None and is_named(error, retry) else default
     if tried + 1 >= policy.attempts:
-        return AfterFailure(tried + 1, None)
+        if may_be_last:
+            return AfterFailure(tried + 1, None)
+        tried = max(tried - 1, 0)
     if isinstance(error, RetryLater):
         return AfterFailure(tried + 1, error.after.total_seconds())
     return AfterFailure(tried + 1, policy.interval(tried + 1))
@@ -174,26 +182,28 @@ def check_retry(component: str, command: type, retry: Any) -> None:
     )
 
 
-def _interval(name: str, given: str | timedelta) -> timedelta:
+def interval(option: str, given: str | timedelta) -> timedelta:
+    """Return a time span that was given for an option of a policy; at least a millisecond."""
     try:
         span = time_span(given)
     except ValueError as error:
-        raise DeclarationError(f"Retry: {name}={error}") from None
+        raise DeclarationError(f"{option}={error}") from None
     if span < _SHORTEST:
-        raise DeclarationError(f"Retry: {name}={written(span)} is too short; wait at least 1ms")
+        raise DeclarationError(f"{option}={written(span)} is too short; give it at least 1ms")
     return span
 
 
-def _exceptions(
-    on: type[Exception] | Iterable[type[Exception]],
+def exceptions(
+    policy: str, on: type[Exception] | Iterable[type[Exception]], way_out: str
 ) -> tuple[type[Exception], ...]:
-    given: tuple[object, ...] = (on,) if isinstance(on, type) else tuple(on)
+    """Return the exceptions that were given as ``on=`` of a policy; at least one."""
+    given: tuple[object, ...] = (on,) if not isinstance(on, Iterable) else tuple(on)
     for one in given:
         if not isinstance(one, type) or not issubclass(one, Exception):
             shown = one.__name__ if isinstance(one, type) else repr(one)
             raise DeclarationError(
-                f"Retry: on= names {shown}, which is not an exception derived from Exception"
+                f"{policy}: on= names {shown}, which is not an exception derived from Exception"
             )
     if not given:
-        raise DeclarationError("Retry: on=() names no exception; leave it out for every Exception")
+        raise DeclarationError(f"{policy}: on=() names no exception; {way_out}")
     return tuple(one for one in given if isinstance(one, type) and issubclass(one, Exception))

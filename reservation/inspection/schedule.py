@@ -1,6 +1,7 @@
 """The scheduled messages of a store, the overdue ones, and the series of recurring commands."""
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,9 @@ from reservation.postgres.queries import load_queries
 from reservation.recurring.timetable import Timetable
 
 _QUERIES = load_queries("reservation.inspection", "schedule.sql")
+
+# The states of a series.
+SERIES_STATES = ("scheduled", "overdue", "failing", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +130,45 @@ class SeriesEntry:
             return None
 
     def state(self, now: datetime) -> str:
-        """Return ``stopped``, ``failing``, ``overdue`` or ``scheduled``."""
+        """Return one of `SERIES_STATES`."""
         if self.stopped_at is not None:
             return "stopped"
         if self.attempts and self.error is not None:
             return "failing"
         tick = self.next_tick()
         return "overdue" if tick is not None and tick <= now else "scheduled"
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesStatus:
+    """The series of a store, counted.
+
+    Attributes:
+        declared: how many are not stopped.
+        next_at: their next tick that is not due yet; None without one.
+        overdue: how many have a tick that is due, and did not fail.
+        failing: how many have a tick for which the function fails.
+        stopped: how many are not declared any more.
+    """
+
+    declared: int = 0
+    next_at: datetime | None = None
+    overdue: int = 0
+    failing: int = 0
+    stopped: int = 0
+
+
+def series_status(series: Sequence[SeriesEntry], now: datetime) -> SeriesStatus:
+    """Count series by their states at a time."""
+    states = Counter(one.state(now) for one in series)
+    ticks = [tick for one in series if (tick := one.next_tick()) is not None and tick > now]
+    return SeriesStatus(
+        len(series) - states["stopped"],
+        min(ticks, default=None),
+        states["overdue"],
+        states["failing"],
+        states["stopped"],
+    )
 
 
 # Any: connections differ in what their rows are.

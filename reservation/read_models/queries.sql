@@ -2,6 +2,17 @@
 -- One process at a time makes the tables of a read model, or turns its views.
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.read_model ' || %(model)s, 0))
 
+-- name: try_lock
+SELECT pg_try_advisory_xact_lock(hashtextextended('reservation.read_model ' || %(model)s, 0))
+
+-- name: drop_objects
+-- What drops the objects of a schema, for a role that may not drop the schema because it cannot create it.
+SELECT format('DROP %%s IF EXISTS %%s CASCADE', o.type, o.identity)
+FROM pg_depend d
+CROSS JOIN LATERAL pg_identify_object(d.classid, d.objid, 0) AS o
+WHERE d.refclassid = 'pg_namespace'::regclass AND d.deptype = 'n'
+  AND d.refobjid = to_regnamespace(quote_ident(%(schema)s))
+
 -- name: schema
 -- A schema: its comment, whether there is anything in it, and whether it is the role's own.
 SELECT obj_description(n.oid, 'pg_namespace'),
@@ -16,15 +27,28 @@ SELECT has_database_privilege(current_database(), 'CREATE'), current_database():
 -- name: has_position
 SELECT EXISTS (SELECT FROM reservation.positions p WHERE p.consumer = %(consumer)s AND p.position > 0)
 
+-- name: lowest_position
+SELECT coalesce(min(p.position), 0) FROM reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s
+
+-- name: is_untouched
+-- Whether a version's consumers have handled nothing yet, and none runs.
+SELECT NOT EXISTS (
+  SELECT FROM reservation.positions p WHERE p.consumer = %(consumer)s AND p.position > 0
+) AND NOT EXISTS (
+  SELECT FROM reservation.members m
+  WHERE m.consumer = %(consumer)s AND NOT reservation.is_gone(m.member))
+
 -- name: versions
--- The versions that have tables, whether the views show them, and the categories that they read.
+-- The versions that have tables, whether the views show them, and what they read, as JSON: the
+-- categories, or by these their parts in an archive.
 SELECT made.of[1], made.of[2]::integer,
        coalesce(obj_description(v.oid, 'pg_namespace')
                 = format('Read model %%s: views of version %%s', made.of[1], made.of[2]), false),
        coalesce(made.of[3], '[]')
 FROM (
   SELECT n.nspname, regexp_match(obj_description(n.oid, 'pg_namespace'),
-                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)(?: from (\[.*\]))?$') AS of
+                                 '^Read model ([a-z0-9_]+): tables of version ([0-9]+)(?: from ([[{].*[]}]))?$') AS of
   FROM pg_namespace n
 ) AS made
 LEFT JOIN pg_namespace v ON v.nspname = made.of[1]

@@ -1,10 +1,8 @@
 """The schemas of a read model: one of tables for each version, and one of views for readers.
 
-What they are is said in their comments, so a backup, a restore and a ``DROP SCHEMA`` take that
-along, and there is no table of versions that could say otherwise.
+What they are is said in their comments (`reservation.read_models.made_versions`).
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,35 +10,20 @@ import psycopg
 from psycopg import Connection, sql
 from psycopg.pq import TransactionStatus
 
-from reservation.declaration.model_version import ModelVersion, schema_of
+from reservation.declaration.model_version import ModelVersion
 from reservation.declaration.table import Declared, declarations
 from reservation.errors import DeclarationError, MessageError, SchemaError, StoreError
 from reservation.postgres.error_translation import translated
 from reservation.postgres.exchange.request import Request
 from reservation.raised import describe
 from reservation.read_models.catalog import QUERIES, ensure_schema, execute, schema_state
+from reservation.read_models.made_versions import (
+    ArchivedPart,
+    made_version,
+    refuse_without_archive,
+    tables_comment,
+)
 from reservation.read_models.views import turn_views, views_comment
-
-
-class MadeVersion(NamedTuple):
-    """A version of a read model that has tables.
-
-    Attributes:
-        model: the name of the read model.
-        version: the number of the version.
-        is_shown: whether the views show it.
-        categories: those that it reads.
-    """
-
-    model: str
-    version: int
-    is_shown: bool
-    categories: tuple[str, ...] = ()
-
-    @property
-    def schema(self) -> str:
-        """The schema of its tables, and the name of its consumers."""
-        return schema_of(self.model, self.version)
 
 
 class Table(NamedTuple):
@@ -55,16 +38,6 @@ class Table(NamedTuple):
     name: str
     key: list[str]
     columns: list[str]
-
-
-def versions(connection: Connection[Any], model: str | None = None) -> list[MadeVersion]:
-    """Return the versions that have tables, of one read model or of all."""
-    with translated():
-        rows = connection.execute(QUERIES["versions"], {"model": model}).fetchall()
-    return [
-        MadeVersion(model, version, shown, tuple(json.loads(categories)))
-        for model, version, shown, categories in rows
-    ]
 
 
 def lock_model(connection: Connection[Any], model: str) -> None:
@@ -95,10 +68,13 @@ def still_entered(schema: str) -> Request:
     return Request(QUERIES["still_entered"], {"schema": schema}, failed=failed)
 
 
-def prepare(connection: Connection[Any], component: Declared) -> None:
+def prepare(
+    connection: Connection[Any], component: Declared, archived: Sequence[ArchivedPart] = ()
+) -> None:
     """Make the schema and the tables of a read model's version, once; nothing for a component.
 
-    The views show it if they did before, or there is no other version.
+    The views show it if they did before, or there is no other version. A version can be built from
+    parts of an archive only from its beginning.
     """
     model, categories = declarations(component).model, declarations(component).subscribed_categories
     if model is None:
@@ -106,8 +82,11 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
     with translated(), connection.transaction():
         lock_model(connection, model.name)
         found = schema_state(connection, model.schema)
-        if _is_made(connection, model):
-            comment = _tables_comment(model, categories)
+        if (made := made_version(connection, model)) is not None:
+            if archived and not made.archived:
+                _refuse_begun(connection, model)
+            refuse_without_archive(connection, model, categories, archived)
+            comment = tables_comment(model, categories, _longest(made.archived, archived))
             if found is not None and found.comment != comment:
                 ensure_schema(connection, model.schema, comment)
             return
@@ -118,7 +97,7 @@ def prepare(connection: Connection[Any], component: Declared) -> None:
             )
         _refuse_position(connection, model)
         shown = schema_state(connection, model.name)
-        make(connection, model, model.schema, categories)
+        make(connection, model, model.schema, tables_comment(model, categories, archived))
         if (
             shown is None
             or (shown.is_own and not (shown.comment or shown.is_used))
@@ -146,11 +125,9 @@ def check_made(connection: Connection[Any], model: ModelVersion) -> None:
         )
 
 
-def make(
-    connection: Connection[Any], model: ModelVersion, schema: str, categories: Sequence[str] = ()
-) -> None:
+def make(connection: Connection[Any], model: ModelVersion, schema: str, comment: str) -> None:
     """Make a schema and the tables of a version in it, in the current transaction."""
-    ensure_schema(connection, schema, _tables_comment(model, categories))
+    ensure_schema(connection, schema, comment)
     ((path,),) = connection.execute(QUERIES["path"]).fetchall()
     enter(connection, schema, locally=True)
     what = f"{model.name}: the function that makes the tables of version {model.version}"
@@ -193,13 +170,28 @@ def drop(connection: Connection[Any], schema: str) -> None:
         execute(connection, "drop_schema", schema=sql.Identifier(schema))
 
 
+def _refuse_begun(connection: Connection[Any], model: ModelVersion) -> None:
+    """Refuse an archive for a version whose consumers did not begin with it."""
+    rows = connection.execute(QUERIES["is_untouched"], {"consumer": model.schema}).fetchall()
+    if not rows[0][0]:
+        raise StoreError(
+            f"Version {model.version} of the read model {model.name} was begun without an archive; "
+            f"leave --archive out, or build it anew after `reservation models drop {model.name} "
+            f"{model.version}`"
+        )
+
+
+def _longest(before: Sequence[ArchivedPart], now: Sequence[ArchivedPart]) -> Sequence[ArchivedPart]:
+    """Return of each category the part that reaches further."""
+    found = {part.category: part for part in before}
+    for part in now:
+        if part.category not in found or found[part.category].last < part.last:
+            found[part.category] = part
+    return sorted(found.values())
+
+
 def _is_made(connection: Connection[Any], model: ModelVersion) -> bool:
-    return model.schema in {made.schema for made in versions(connection, model.name)}
-
-
-def _tables_comment(model: ModelVersion, categories: Sequence[str]) -> str:
-    of = f" from {json.dumps(sorted(categories))}" if categories else ""
-    return f"Read model {model.name}: tables of version {model.version}{of}"
+    return made_version(connection, model) is not None
 
 
 def _refuse_position(connection: Connection[Any], model: ModelVersion) -> None:

@@ -47,6 +47,7 @@ from reservation.store.source import (
 from reservation.store.statements import QUERIES, Reading, Statement, readable
 from reservation.store.writing.batch import WriteBatch
 from reservation.store.writing.gathering import Gathering
+from reservation.store.writing.position import WrittenPosition
 from reservation.store.writing.sending import in_span
 from reservation.store.writing.write import Write
 from reservation.store.writing.writer import AsyncWriter
@@ -167,7 +168,7 @@ class AsyncMessageStore(AsyncWriter):
     ) -> None:
         await self.close()
 
-    async def write_batch(self, writes: Iterable[Write]) -> list[int]:
+    async def write_batch(self, writes: Iterable[Write]) -> list[WrittenPosition]:
         """Write messages to one or many streams; see `MessageStore.write_batch`."""
         with in_span(writes) as sent:
             batch = WriteBatch(sent, self._max_bytes)

@@ -47,6 +47,7 @@ from reservation.store.source import (
 )
 from reservation.store.statements import QUERIES, Reading, Statement, readable
 from reservation.store.writing.batch import WriteBatch, portions
+from reservation.store.writing.position import WrittenPosition
 from reservation.store.writing.scheduling import ScheduledRow, schedule_rows
 from reservation.store.writing.sending import in_span
 from reservation.store.writing.write import Row, Write
@@ -162,7 +163,7 @@ class MessageStore(Writer):
     ) -> None:
         self.close()
 
-    def write_batch(self, writes: Iterable[Write]) -> list[int]:
+    def write_batch(self, writes: Iterable[Write]) -> list[WrittenPosition]:
         """Write messages to one or many streams, all or none, in one statement.
 
         A message whose id is already stored with the same stream, type and content is not written
@@ -172,7 +173,7 @@ class MessageStore(Writer):
             writes: the messages.
 
         Returns:
-            The position of each in its stream, in the order given.
+            The position of each in its stream, in the order given; see `write`.
 
         Raises:
             ExpectedVersionError: a stream is not at the version expected of it.
@@ -189,7 +190,9 @@ class MessageStore(Writer):
                 return []
             return self._run(batch.statement())
 
-    def write_encoded(self, rows: Sequence[Row], before: Sequence[Request] = ()) -> list[int]:
+    def write_encoded(
+        self, rows: Sequence[Row], before: Sequence[Request] = ()
+    ) -> list[WrittenPosition]:
         """Write messages that are already encoded, each once, in the transaction at hand.
 
         Args:
@@ -199,7 +202,7 @@ class MessageStore(Writer):
         Returns:
             The position of each in its stream; see `write_batch`.
         """
-        positions: list[int] = []
+        positions: list[WrittenPosition] = []
         for portion in portions(rows):
             positions += self._run(WriteBatch.encoded(portion).statement(), before)
             before = ()

@@ -25,8 +25,9 @@ CONNECT_TIMEOUT = 3
 # Seconds until the next attempt to connect, or the next look at whether notices are on.
 RETRY = 10.0
 
-# The channel on which there is notice of scheduled messages that are due soon.
+# The channels that all readers listen on: scheduled messages that are due soon, and pauses.
 _SCHEDULED = "reservation.scheduled"
+_PAUSES = "reservation.pauses"
 
 
 class Pause(Protocol):
@@ -51,6 +52,7 @@ class Subscription:
         category: the category whose new messages are of interest.
         notified: whether a notification came that the reader has not yet looked at.
         scheduled: whether there was one of a scheduled message.
+        pauses: whether there was one that something was paused or resumed.
         number: of the connection on which the reader is notified; None if it is on none.
         heard: a file descriptor that can be read once the reader is notified, if it has one.
     """
@@ -61,14 +63,16 @@ class Subscription:
         self.category = category
         self.notified = False
         self.scheduled = False
+        self.pauses = False
         self.number: int | None = None
 
     def answer(self) -> None:
         """Let the next wait wait again."""
 
-    def notify(self, *, scheduled: bool) -> None:
+    def notify(self, *, scheduled: bool = False, pauses: bool = False) -> None:
         """Note a notification."""
         self.scheduled |= scheduled
+        self.pauses |= pauses
         self.notified = True
 
 
@@ -157,7 +161,7 @@ class Listening:
             connection.close()
             for subscriptions in self._channels.values():
                 for subscription in subscriptions:
-                    subscription.notify(scheduled=False)
+                    subscription.notify()
             self._channels.clear()
 
     def try_again(self) -> None:
@@ -187,7 +191,8 @@ class Listening:
             connection.add_notify_handler(lambda notice: self._dispatch(notice.channel))
             for setting in ("idle_session_timeout", "statement_timeout"):
                 connection.execute(sql.SQL("SET {} = 0").format(sql.Identifier(setting)))
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(_SCHEDULED)))
+            for channel in (_SCHEDULED, _PAUSES):
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         except BaseException:
             connection.close()
             raise
@@ -199,6 +204,7 @@ class Listening:
         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self._channels[channel].add(subscription)
         subscription.number = self._number
+        subscription.pauses = True  # there was no notice of them before
 
     def _take_in(self, connection: Connection[Any]) -> None:
         """Take what has arrived, without waiting.
@@ -213,12 +219,12 @@ class Listening:
                 self._dispatch(notification.relname.decode())
 
     def _dispatch(self, channel: str) -> None:
-        if channel == _SCHEDULED:
+        if channel in (_SCHEDULED, _PAUSES):
             for subscriptions in self._channels.values():
                 for subscription in subscriptions:
-                    subscription.notify(scheduled=True)
+                    subscription.notify(scheduled=channel == _SCHEDULED, pauses=channel == _PAUSES)
         for subscription in self._channels.get(channel, ()):
-            subscription.notify(scheduled=False)
+            subscription.notify()
 
 
 def _limited(database_url: str) -> str:

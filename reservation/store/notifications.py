@@ -49,6 +49,7 @@ class Notices:
         missing: why there are no notices, as far as is known; None while there are.
         scheduled: whether there was notice of a scheduled message that is due soon; whoever has
             looked at the schedule sets it back.
+        pauses: whether there was notice that something was paused or resumed; likewise.
     """
 
     def __init__(
@@ -91,6 +92,15 @@ class Notices:
     @scheduled.setter
     def scheduled(self, value: bool) -> None:
         self._subscription.scheduled = value
+
+    @property
+    def pauses(self) -> bool:
+        """Whether there was notice that something was paused or resumed."""
+        return self._subscription.pauses
+
+    @pauses.setter
+    def pauses(self, value: bool) -> None:
+        self._subscription.pauses = value
 
     def __enter__(self) -> Self:
         return self

@@ -1,19 +1,21 @@
 -- name: write_message
-SELECT reservation.write_message(%s, %s, %s, %s, %s, %s)
+SELECT position, global_position FROM reservation.write_message(%s, %s, %s, %s, %s, %s)
 
 -- name: write_messages
-SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
+SELECT positions, global_positions FROM reservation.write_messages(%s, %s, %s, %s, %s, %s)
 
 -- name: write_message_or_fail
 -- For a transaction that is committed without a look at the answer.
-SELECT reservation.check_positions(ARRAY[reservation.write_message(%s, %s, %s, %s, %s, %s)], %s)
+SELECT reservation.check_positions(
+  ARRAY[(reservation.write_message(%s, %s, %s, %s, %s, %s)).position], %s)
 
 -- name: write_messages_or_fail
 -- The same for several messages.
-SELECT reservation.check_positions(reservation.write_messages(%s, %s, %s, %s, %s, %s), %s)
+SELECT reservation.check_positions(
+  (reservation.write_messages(%s, %s, %s, %s, %s, %s)).positions, %s)
 
 -- name: write_each
-SELECT reservation.write_each(%s, %s, %s, %s, %s, %s)
+SELECT positions, global_positions FROM reservation.write_each(%s, %s, %s, %s, %s, %s)
 
 -- name: commit_message
 CALL reservation.commit_message(%s, %s, %s, %s, %s, %s)

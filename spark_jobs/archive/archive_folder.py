@@ -17,20 +17,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
 
+from reservation.errors import ArchiveError
 from reservation.maintenance.pruning import ArchivePortion
 from spark_jobs.archive.manifest import ArchiveManifest, ArchivePart
 from spark_jobs.archive.messages import portions
 from spark_jobs.common import files as data_files
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.common.errors import ArchiveError, SparkJobError
+from spark_jobs.common.errors import SparkJobError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty, require_unlocked
 from spark_jobs.common.files import File, FileFault
-from spark_jobs.snapshot.corrections import GivenData
-from spark_jobs.snapshot.snapshot import Snapshot
+from spark_jobs.common.given_data import GivenData
+
+if TYPE_CHECKING:  # what reads an archive needs no Spark
+    from spark_jobs.snapshot.snapshot import Snapshot
 
 _VERSION = 1
 _MANIFEST = "_manifest.json"
@@ -40,7 +44,8 @@ _LOCK = "_LOCK"
 class Archive:
     """The messages that runs have archived in a folder."""
 
-    def __init__(self, folder: Path, component: str, declaration: str) -> None:
+    def __init__(self, folder: Path, component: str | None, declaration: str) -> None:
+        """List the runs; those of any component if None is named."""
         self.folder = folder
         self._component = component
         self._declaration = declaration
@@ -80,6 +85,8 @@ class Archive:
                 f"The archive in {self.folder} has the manifest of run {manifest.run} in "
                 f"{path.name}; put it back from a copy"
             )
+        if self._component is None:
+            self._component = manifest.component
         if manifest.component != self._component:
             raise ArchiveError(
                 f"The archive in {self.folder} is of the component {manifest.component!r}, not "
@@ -136,7 +143,7 @@ class Archive:
         """The files of the runs."""
         return [str(self.folder / _name(run.run) / path) for run in self.runs for path in run.files]
 
-    def check(self, snapshot: Snapshot, category: str) -> None:
+    def check(self, snapshot: "Snapshot", category: str) -> None:
         """Make sure that the archive belongs to the store."""
         self.require_store(snapshot.store)
         position, message_id = self.head(category)
@@ -154,6 +161,14 @@ class Archive:
                     f"The archive in {self.folder} is of the store {run.store}, and this store is "
                     f"{store}; name another database, or another folder"
                 )
+
+    def require_runs(self) -> None:
+        """Make sure that there is anything."""
+        if not self.runs:
+            raise ArchiveError(
+                f"There is no archive in {self.folder}; make one with `reservation archive`, or "
+                f"name the folder in which it is"
+            )
 
     def faults(self) -> list[FileFault]:
         """Return the differences to the archived files, by their digests."""
@@ -181,9 +196,16 @@ class Archive:
     def portions(self, category: str, number: int) -> Iterator[ArchivePortion]:
         """Return a category's messages in portions; see `spark_jobs.archive.messages`."""
         for run in self.runs:
-            for path in sorted(run.files):
-                if unquote(path.partition("/")[0]) == f"category={category}":
-                    yield from portions(self.folder / _name(run.run) / path, number)
+            for path in self.files_of(run, category):
+                yield from portions(path, number)
+
+    def files_of(self, run: ArchiveManifest, category: str) -> list[Path]:
+        """Return the files of a category in a run."""
+        return [
+            self.folder / _name(run.run) / path
+            for path in sorted(run.files)
+            if unquote(path.partition("/")[0]) == f"category={category}"
+        ]
 
     def begin(self, lock: Lock) -> Path:
         """Return the folder for Spark to write, which does not exist yet."""
@@ -206,7 +228,7 @@ class Archive:
         """Make what was written part of the archive, once it is flushed to disk."""
         manifest = ArchiveManifest(
             version=_VERSION,
-            component=self._component,
+            component=self._component or "",
             declaration=self._declaration,
             run=len(self.runs) + 1,
             time=time,
@@ -264,11 +286,7 @@ def read_archive(
     archive = Archive(folder, component, declaration)
     if as_of is not None:
         archive.runs = [run for run in archive.runs if run.time <= as_of]
-    if not archive.runs:
-        raise ArchiveError(
-            f"There is no archive in {folder}; make one with `reservation archive`, or name the "
-            f"folder in which it is"
-        )
+    archive.require_runs()
     archive.require_whole()
     return archive
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from spark_jobs.common.files import File
-from spark_jobs.snapshot.corrections import GivenData
+from spark_jobs.common.given_data import GivenData
 
 
 class DayChecksums(msgspec.Struct, frozen=True):

@@ -23,10 +23,6 @@ class StateError(ReservationError):
     """The state of earlier runs cannot be continued."""
 
 
-class ArchiveError(ReservationError):
-    """An archive cannot be continued or read."""
-
-
 class ThresholdError(ReservationError):
     """The text of an option is not a threshold."""
 

@@ -1,29 +1,17 @@
 """Reading which messages were handled with other data, and the digests of what they said."""
 
-from datetime import datetime
 from typing import Any
 
-import msgspec
 from psycopg import Connection, sql
 
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.given_data import GivenData
 from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.source.columns import expressions
 
 _QUERIES = load_queries("spark_jobs.snapshot", "corrections.sql")
-
-
-class GivenData(msgspec.Struct, frozen=True):
-    """The data that the message of a letter is handled with, and who gave it, when and why."""
-
-    category: str
-    global_position: int
-    data: str
-    by: str
-    at: datetime
-    reason: str
 
 
 def corrections(

@@ -29,9 +29,10 @@ from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
 from spark_jobs.common.declaration import Declaration, passes_in
+from spark_jobs.common.given_data import GivenData
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
-from spark_jobs.snapshot.corrections import GivenData, corrections, given_data
+from spark_jobs.snapshot.corrections import corrections, given_data
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.source import ranges, reading
 from spark_jobs.source.columns import CategoryQuery

@@ -73,7 +73,7 @@ def expressions(
     names: Sequence[str], category: sql.Composable, declaration: Declaration
 ) -> dict[str, sql.Composable]:
     """Return the SQL of each of some columns, or of ``kept``, for a row of the log."""
-    keys = declaration.keys
+    keys, of_kept = declaration.keys, same_of_equal("m.kept_text")
     values = {
         "category": category,
         "key_categories": by_type(
@@ -85,9 +85,15 @@ def expressions(
         "decoded": _is_decoded(declaration),
         "taken": _by_category(declaration.subscriptions, _is_taken),
         "ignoring": by_type({type_: _texts(key.ignoring) for type_, key in keys.items()}),
-        "canonical": _sql(_COLUMNS["canonical"]).format(),
+        "canonical": _sql(_COLUMNS["canonical"]).format(of_kept=of_kept),
+        "of_kept": of_kept,
     }
     return {name: _sql(_COLUMNS[name]).format(**values) for name in names}
+
+
+def same_of_equal(text: str) -> sql.Composable:
+    """Return the SQL of a text that is the same for equal values, of the text of a jsonb."""
+    return _sql(_COLUMNS["same_of_equal"]).format(text=_sql(text))
 
 
 @dataclass(frozen=True, slots=True)

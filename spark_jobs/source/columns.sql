@@ -92,14 +92,17 @@ END
 coalesce(left(encode(sha256(convert_to({canonical}, 'UTF8')), 'hex'), 32), '')
 
 -- name: canonical
--- The text of the data without the ignored fields. The text of a jsonb is the same for equal values but for
--- the trailing zeros of numbers, which are removed. Strings are matched first, so that nothing within them is
--- taken for a number. Of data that is too large to be read it is one of its hash.
+-- The text of the data without the ignored fields. Of data that is too large to be read it is one of its hash.
 CASE WHEN starts_with(m.kept_text, 'unreadable: ') THEN m.kept_text || jsonb_hash_extended(m.kept, 0)
-     WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
-     THEN regexp_replace(m.kept_text,
+     ELSE {of_kept} END
+
+-- name: same_of_equal
+-- The text of a jsonb is the same for equal values but for the trailing zeros of numbers, which are removed.
+-- Strings are matched first, so that nothing within them is taken for a number.
+CASE WHEN strpos({text}, '.') > 0 AND {text} ~ '\.[0-9]*0($|[],}}])'
+     THEN regexp_replace({text},
             '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g')
-     ELSE m.kept_text END
+     ELSE {text} END
 
 -- name: kept
 CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {ignoring} ELSE '{{}}'::text[] END

@@ -57,7 +57,10 @@ def planning(snapshot: str | None) -> Connection[tuple[Any, ...]]:
 
 
 def parts(
-    queries: Sequence[str], snapshot: str, schema: pa.Schema, numbers: Iterable[pa.RecordBatch]
+    queries: Sequence[str],
+    snapshot: str | None,
+    schema: pa.Schema,
+    numbers: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Read those of several queries whose numbers are given in the one column of the rows."""
     wanted = (queries[number] for batch in numbers for number in batch.column(0).to_pylist())

@@ -53,6 +53,21 @@ def test_the_flow_shows_what_is_behind_and_what_failed(client):
     assert 'href="/dead-letters?consumer=payment&amp;category=paymentTransaction"' in page
 
 
+def test_a_breaker_that_is_open_is_named_where_messages_wait(filled_url):
+    """With since when and why; one that is closed is not shown."""
+    with connect(filled_url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO reservation.breakers (consumer, category, type, types, opened_at, until,"
+            " error_type) VALUES ('payment', 'paymentTransaction', 'Capture', '{Capture}',"
+            " '2026-01-02 03:04:05Z', now(), 'requests.HTTPError'),"
+            " ('payment', 'paymentTransaction', 'Refund', '{Refund}', NULL, NULL, NULL)"
+        )
+    with TestClient(built(filled_url)) as client:
+        page = text(signed_in(client).get("/").text)
+    assert "breaker open: Capture since 2026-01-02 03:04:05 after requests.HTTPError" in page
+    assert page.count("breaker open") == 1
+
+
 def test_rates_are_those_of_the_last_minute(filled_url):
     """What is older does not count."""
     with connect(filled_url, autocommit=True) as connection:

@@ -184,6 +184,17 @@ KNOWN = {
 }
 
 
+def test_nobody_is_woken_by_the_lag_of_a_paused_consumer():
+    """Every rule about what is not handled in time leaves those out that are paused."""
+    late = "reservation_lag_|reservation_next_retry_"
+    about = {rule["alert"]: rule["expr"] for rule in rules() if re.search(late, rule["expr"])}
+    assert {"ReservationLag", "ReservationBacklogNotShrinking", "ReservationRetryOverdue"} == {
+        *about
+    }
+    left_out = "unless max by (consumer, category) (reservation_paused) == 1"
+    assert [name for name, text in about.items() if not text.endswith(left_out)] == []
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -393,7 +393,7 @@ def test_status_and_list_show_when_the_next_attempt_is_due(connection, database_
     assert (partition["dead"], partition["waiting"], partition["parked"]) == (0, 2, 1)
     assert datetime.fromisoformat(partition["nextAttemptAt"]) == due
     shown = " ".join(invoke_cli("status", env=env).stdout.split())
-    assert "2 waiting, the first until" in shown
+    assert "2 retry; 1 parked; no consumer; next attempt" in shown
     assert dead_letters(connection, "list") == "There are no dead letters.\n"
     states = ("--state", "waiting", "--state", "parked")
     table = dead_letters(connection, "list", *states)

@@ -191,6 +191,19 @@ def test_a_dead_letter_with_what_was_decided(store, connection, tell, component)
     assert decided == [("discard", "no such till"), ("retry", "the till is back")]
 
 
+def test_what_waits_for_a_pause_says_so(store, connection, tell, component):
+    """Be it a message that was set aside, or one that was not read."""
+    drain(connection, component)
+    add = "INSERT INTO reservation.pauses (component, entity, reason) VALUES (%s, %s, 'why')"
+    connection.execute(add, ["till", "till-1"])
+    store.write(take(), SENT)
+    drain(connection, component)
+    assert outcomes(tell(SENT)) == ["Waits: paused"]
+    connection.execute(add, ["till", None])
+    store.write(take(2), f"{SENT}x")
+    assert outcomes(tell(f"{SENT}x")) == ["Not handled yet, because its consumer is paused"]
+
+
 def test_a_command_that_was_handled_with_other_data_is_corrected(
     store, connection, tell, component
 ):

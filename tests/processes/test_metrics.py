@@ -47,6 +47,7 @@ def test_metrics_and_health_of_all_processes_are_at_one_port(
         check_formats(started)
         until(lambda: started.figure("reservation_store_up", *READS))
         assert wrong_expressions(started.ask("/metrics")[1]) == {}
+        check_reasons(started, connection)
         with psycopg.connect(server_url, autocommit=True) as admin:
             check_outage(started, admin, conninfo.conninfo_to_dict(database_url)["dbname"])
         assert started.stop() == 0
@@ -71,6 +72,22 @@ def check_figures(started, connection):
     ((partition,),) = connection.execute("SELECT reservation.partition_of(%s, 16)", [STREAM])
     until(lambda: started.figure("reservation_position", *READS, str(partition)) >= 4)
     assert started.figure("reservation_head", *READS) == 4
+
+
+def check_reasons(started, connection):
+    """Compare the figures of what is not handled with the store; a pause is one of them."""
+    letters = {"dead": 1, "retry": 1, "parked": 1}
+    for reason in ("dead", "retry", "running", "limited", "breaker_open", "paused", "parked"):
+        figure = started.figure("reservation_open_letters", *READS, reason)
+        assert figure == letters.get(reason, 0), reason
+    for paused in (1, 0):
+        pause = (
+            "INSERT INTO reservation.pauses (component, category, reason)"
+            f" VALUES ('account', '{COMMANDS}', 'why')"
+        )
+        connection.execute(pause if paused else "DELETE FROM reservation.pauses")
+        until(lambda paused=paused: started.figure("reservation_paused", *READS) == paused)
+        assert started.figure("reservation_paused", "account", RESERVED) == 0
 
 
 def check_formats(started):

@@ -8,9 +8,11 @@ import consumers
 from reservation import MessageStore
 from reservation.errors import MissingRightError
 from tests.apps.occupancy import book, nights, one_by_one
+from tests.apps.typed_rows import SEEN, Seen
+from tests.apps.typed_rows import model as typed
 from tests.store.builders import as_login, granted, new_role, run
 from tests.support.commands import invoke_cli
-from tests.support.read_models import verify
+from tests.support.read_models import no_differences, verify, verify_by
 
 __all__ = ["granted", "new_role"]  # fixtures
 
@@ -28,7 +30,8 @@ def test_a_consumer_makes_its_tables_where_it_may_create_schemas(
         run(connection, f"CREATE SCHEMA {schema} AUTHORIZATION {{}}", role)
     consumers.drain(one_by_one(), login)
     assert nights(connection) == {1: 1}
-    assert one_by_one().wait_for(MessageStore.open(login), 1, timeout=0)
+    with MessageStore.open(login) as opened:
+        assert one_by_one().wait_for(opened, 1, timeout=0)
 
 
 def test_verifying_needs_a_schema_too(connection, database_url, store, granted):
@@ -46,6 +49,22 @@ def test_verifying_needs_a_schema_too(connection, database_url, store, granted):
     run(connection, "CREATE SCHEMA occupancy_1_verify AUTHORIZATION {}", role)
     run(connection, "SET SESSION AUTHORIZATION {}", role)
     assert verify(connection, one_by_one()).is_proved
+
+
+def test_a_schema_that_a_role_cannot_create_again_is_emptied(
+    connection, database_url, store, granted
+):
+    """Of tables with partitions, types and whatever else a version has; it serves the next time."""
+    role = granted("consumer")
+    login = as_login(connection, database_url, role)
+    for schema in ("typed_1", "typed", "typed_1_verify"):
+        run(connection, f"CREATE SCHEMA {schema} AUTHORIZATION {{}}", role)
+    store.write(Seen(1), f"{SEEN}-1")
+    consumers.drain(typed, login)
+    for _ in range(2):
+        assert verify_by(no_differences, login, typed).is_proved
+        left = "SELECT FROM pg_depend WHERE refobjid = 'typed_1_verify'::regnamespace"
+        assert connection.execute(left).fetchall() == []
 
 
 def test_an_auditor_lists_versions_and_a_sender_cannot_wait(

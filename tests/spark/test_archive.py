@@ -1,6 +1,7 @@
 """Archiving old messages, compared with the store that they come from."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 from pyspark.sql.readwriter import DataFrameWriter
 
 from reservation import Write
-from tests.apps.bank import RESERVED, drain
+from tests.apps.bank import RESERVED, address, drain
 from tests.apps.changing import raw
+from tests.apps.deposits import APP
 from tests.spark.builders import ROOT, age, head
 from tests.spark.test_reconcile import modes
 from tests.store.test_unreadable import spoil
+from tests.support.consuming import until
 from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.support.started import EXAMPLES, Started
 from tests.support.stored_positions import store_position
 
 OLD = "2026-02-28 23:59:59.99999"  # the tenth microsecond from it is in March
@@ -432,3 +436,36 @@ def test_messages_that_cannot_be_read_are_named_and_stay(
         [COMMANDS],
     ).fetchall()
     assert [position for (position,) in left] == sorted({*UNREADABLE, last_command})
+
+
+def test_a_read_model_is_built_from_what_was_archived_and_removed(
+    connection, store, archive, prune, command, tmp_path
+):
+    """Its rows, its progress and their proof are those of all messages, in the store or not."""
+    for half in ("old", "new"):
+        store.write([open_(half), *(deposit(f"{half}{n}") for n in range(20))], COMMANDS)
+        drain(connection)
+    age(connection, OLD)
+    assert archive().status == 0
+    store.write([deposit(f"young{n}") for n in range(5)], COMMANDS)
+    expected = sum(message.type == "Deposit" for message in store.read_stream(COMMANDS))
+    status, pruned = prune()
+    assert (status, pruned["pruned"][0]["count"] > 30) == (0, True)
+    place = ("--app-dir", str(ROOT), "--archive", str(tmp_path / "archive"))
+    env = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
+    with Started(address(connection), *place, app=APP, env=env) as started:
+        until(lambda: built(connection))
+        assert started.stop() == 0
+    ((total,),) = connection.execute("SELECT total FROM deposits.asked").fetchall()
+    assert total == expected * deposit().amount
+    verified = command("models", "verify", APP, *place, "--json")
+    assert (verified.returncode, json.loads(verified.stdout)["proved"]) == (0, True)
+
+
+def built(connection):
+    """Return whether the read model has handled all."""
+    rows = connection.execute(
+        "SELECT position >= reservation.category_head('account:command')"
+        " FROM reservation.positions WHERE consumer = 'deposits_1'"
+    ).fetchall()
+    return rows == [(True,)]

@@ -44,15 +44,16 @@ SELECT INSERT: message_store.messages, reservation.letter_decisions, reservation
   reservation.processed_messages
 SELECT: reservation.finding_decisions, reservation.positions, reservation.store_identity,
   reservation.versions
-SELECT INSERT UPDATE DELETE: reservation.heartbeats, reservation.members, reservation.moves,
-  reservation.scheduled
+SELECT INSERT UPDATE DELETE: reservation.breakers, reservation.heartbeats, reservation.members,
+  reservation.moves, reservation.scheduled
 USAGE SELECT: message_store.messages_global_position_seq
-SELECT INSERT DELETE: reservation.rates, reservation.states
+SELECT INSERT DELETE: reservation.pauses, reservation.rates, reservation.states
 USAGE: schema message_store, schema reservation
 """)
 OPERATOR = rights_of("""
-SELECT: message_store.messages, reservation.series, reservation.store_identity,
-  reservation.versions
+SELECT: message_store.messages, reservation.groups, reservation.members, reservation.series,
+  reservation.store_identity, reservation.versions
+SELECT INSERT DELETE: reservation.pauses
 SELECT UPDATE: reservation.dead_letters, reservation.scheduled
 SELECT INSERT: reservation.finding_decisions, reservation.letter_decisions
 USAGE: schema message_store, schema reservation

@@ -23,6 +23,7 @@ import consumers
 from consumers.testing import run_in_memory
 from reservation import (
     AsyncMessageStore,
+    Breaker,
     Cancellation,
     Component,
     Context,
@@ -149,6 +150,7 @@ def report(error: BaseException, attempt: FailedAttempt) -> None:
     Deposit,
     key="deposit_id",
     retry=Retry(attempts=10, first="1s", most=timedelta(hours=1), on=(OSError, ValueError)),
+    breaker=Breaker(failures=20, within="1m", open_for=timedelta(seconds=30), on=(OSError,)),
     concurrency=50,
 )
 async def deposit_elsewhere(
@@ -434,7 +436,8 @@ def decode(message: StoredMessage) -> Decimal:
 def ask(database_url: str) -> Outcome:
     with MessageStore.open(database_url) as store:
         question = account.question(Deposit, key="1", entity="2")
-        assert_type(store.send(Open("1"), account, id=UUID(int=1), expected_version=-1), int)
+        sent = store.send(Open("1"), account, id=UUID(int=1), expected_version=-1)
+        assert_type(sent.global_position, int)
         assert_type(store.outcome(Open("1"), account), Outcome)
         assert_type(store.outcome(question), Outcome)
         assert_type(account.question(Open("1"), stream_name="account:command-1"), Question)
@@ -504,7 +507,7 @@ async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
 async def gathers(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> int:
     async with await AsyncMessageStore.open("", gather=True) as store:
         await store.write(Open("1"), "account:command-1")
-        assert_type(await store.send(Open("1"), account), int)
+        assert_type((await store.send(Open("1"), account)).global_position, int)
     return await AsyncMessageStore(pool, gather=True).write(Open("1"), "account:command-1")
 
 

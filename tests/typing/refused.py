@@ -20,6 +20,7 @@ import consumers
 from consumers.testing import run_in_memory
 from reservation import (
     AsyncMessageStore,
+    Breaker,
     Component,
     Context,
     Key,
@@ -173,6 +174,9 @@ account.every("0 2 * * *", missed="first")  # mypy: arg-type, pyright: reportArg
 account.handle(Deposit, once=None, retry="1s")  # mypy: call-overload, pyright: reportArgumentType
 Retry(attempts="10")  # mypy: arg-type, pyright: reportArgumentType
 Retry(attempts=10, on=OSError())  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Deposit, once=None, breaker=20)  # mypy: call-overload, pyright: reportArgumentType
+Breaker(failures=20)  # mypy: call-arg, pyright: reportCallIssue
+Breaker(on=OSError, failures="20")  # mypy: arg-type, pyright: reportArgumentType
 RetryLater(90)  # mypy: arg-type, pyright: reportArgumentType
 
 

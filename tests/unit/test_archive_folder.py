@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from reservation.errors import ArchiveError
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.manifest import ArchiveManifest, ArchivePart, DayChecksums
-from spark_jobs.common.errors import ArchiveError
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = "category=a%3Acommand/day=2026-01-01/part-0.parquet"

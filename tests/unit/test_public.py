@@ -19,9 +19,9 @@ from tests.support.servers import DEFAULT_IMAGE
 
 NAMES = {
     "reservation": """
-        NO_STREAM AsyncMessageStore Cancellation Component Context FailedAttempt Key MessageStore
-        Metadata Notices Outcome Question Rate ReadContext ReadModel Recorded Reject Retry
-        RetryLater StoredMessage Tick Upcast Write __version__ stream_name
+        NO_STREAM AsyncMessageStore Breaker Cancellation Component Context FailedAttempt Key
+        MessageStore Metadata Notices Outcome Question Rate ReadContext ReadModel Recorded Reject
+        Retry RetryLater StoredMessage Tick Upcast Write __version__ stream_name
     """,
     "reservation.strategies": """
         ClockRevisions DatabaseRevisions MessageIdInEvents PositionInEvents Processed Revisions

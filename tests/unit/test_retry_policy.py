@@ -32,7 +32,7 @@ def test_the_interval_doubles_up_to_the_longest_and_is_shortened_at_random():
         ({"attempts": "3"}, "attempts='3' is not a whole number"),
         ({"attempts": 3, "first": "-1s"}, "first='-1s' is negative; write a number and ms"),
         ({"attempts": 3, "first": timedelta(-1)}, "first=-1d is negative"),
-        ({"attempts": 3, "first": "0s"}, "first=0s is too short; wait at least 1ms"),
+        ({"attempts": 3, "first": "0s"}, "first=0s is too short; give it at least 1ms"),
         ({"attempts": 3, "first": "2h"}, "most=1h is shorter than first=2h; exchange them"),
         ({"attempts": 3, "most": 5}, "most=5 is not a time span"),
         ({"attempts": 3, "on": KeyboardInterrupt}, "on= names KeyboardInterrupt, which is not"),

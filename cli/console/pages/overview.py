@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from cli.console.console import console_of
 from cli.console.reading.flow import read_overview
+from reservation.inspection.schedule import series_status
 
 
 def show(request: Request) -> Response:
@@ -22,11 +23,12 @@ def show(request: Request) -> Response:
         "messages": sum(lag.messages for lag in lags),
         "at_least": any(lag.at_least for lag in lags),
         "oldest": max((lag.seconds for lag in lags if lag.seconds), default=None),
-        "dead": sum(stage.summary.dead for stage in stages),
-        "parked": sum(stage.summary.parked for stage in stages),
-        "waiting": sum(stage.summary.waiting for stage in stages),
+        "dead": sum(stage.summary.letters.dead for stage in stages),
+        "parked": sum(stage.summary.letters.parked for stage in stages),
+        "waiting": sum(stage.summary.letters.waiting for stage in stages),
     }
-    return console.page(request, "overview.html", overview=overview, totals=totals)
+    series = series_status(overview.summary.series, overview.summary.time)
+    return console.page(request, "overview.html", overview=overview, totals=totals, series=series)
 
 
 ROUTES = [Route("/", show)]

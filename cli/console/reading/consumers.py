@@ -17,8 +17,12 @@ from consumers.group.inspection.status import (
 )
 from consumers.group.inspection.stored_positions import ConsumerId, reads_of
 from consumers.group.inspection.unread import UnreadCategory, unread_categories
+from consumers.group.inspection.waits import pauses_of
 from consumers.group.membership import LEASE
+from consumers.pauses.administration import read_pauses
+from consumers.pauses.pause import StoredPause
 from reservation.component import Component
+from reservation.inspection.schedule import SeriesEntry, list_series
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("cli.console.reading", "consumers.sql")
@@ -67,16 +71,18 @@ class Group:
     category: str
     partitions: Sequence[PartitionStatus]
     members: Sequence[Member]
+    pauses: Sequence[StoredPause]
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumersView:
-    """A look at all consumers, and the command categories that none was ever run on."""
+    """A look at all consumers, the command categories that none was ever run on, and the series."""
 
     time: datetime
     groups: Sequence[Group]
     waiting: Sequence[WaitingMessage]
     unread: Sequence[UnreadCategory]
+    series: Sequence[SeriesEntry]
 
 
 def known_reads(
@@ -94,6 +100,7 @@ def read_consumers(
     with snapshot(connection):
         time, _ = read_time(connection)
         reads = known_reads(connection, components)
+        pauses = read_pauses(connection)
         members: dict[ConsumerId, list[Member]] = {}
         with connection.cursor(row_factory=class_row(Member)) as cursor:
             values = {"lease": LEASE, "limit": MOST_MEMBERS}
@@ -105,6 +112,7 @@ def read_consumers(
                 rows[0].category,
                 of_stored(connection, rows, MOST_COUNTED),
                 members.get((rows[0].consumer, rows[0].category), ()),
+                pauses_of(pauses, rows[0].consumer, rows[0].category),
             )
             for rows in groups(connection, reads)
         ]
@@ -116,4 +124,5 @@ def read_consumers(
             }
             waiting = cursor.execute(_QUERIES["waiting"], names).fetchall()
         unread = unread_categories(connection, [category for _, category in reads])
-    return ConsumersView(time, found, waiting, unread)
+        series = list_series(connection)
+    return ConsumersView(time, found, waiting, unread, series)

@@ -24,7 +24,7 @@ function setUpRefresh(control) {
     if (paused) text = "Updates are paused";
     else if (failed) text = "The console does not answer; trying again";
     if (state.textContent !== text) state.textContent = text;
-    button.textContent = paused ? "Resume" : "Pause";
+    button.textContent = paused ? "Resume updates" : "Pause updates";
     button.setAttribute("aria-pressed", String(paused));
   };
   const atWork = (element) => {

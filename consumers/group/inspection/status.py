@@ -15,6 +15,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from consumers.group.inspection.breakers import BreakerStatus, read_breakers
 from consumers.group.inspection.stored_positions import (
     ConsumerId,
     StoredPosition,
@@ -22,9 +23,18 @@ from consumers.group.inspection.stored_positions import (
     reads_of,
 )
 from consumers.group.inspection.unread import UnreadCategory, unread_categories
+from consumers.group.inspection.waits import OpenLetters
+from consumers.pauses.administration import read_pauses
+from consumers.pauses.pause import StoredPause
 from reservation.component import Component
 from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
-from reservation.inspection.schedule import ScheduleStatus, read_schedule
+from reservation.inspection.schedule import (
+    ScheduleStatus,
+    SeriesStatus,
+    list_series,
+    read_schedule,
+    series_status,
+)
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -64,18 +74,14 @@ class PartitionStatus:
         stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is; from the beginning of the category if the position is foreign.
-        dead: how many dead letters it has.
-        parked: how many messages are parked behind others of their entities.
-        waiting: how many wait for their next attempt.
-        next_attempt_at: when the first of these is due; None if none waits.
+        letters: its open letters.
+        next_attempt_at: when the first of those that wait is due; None if none waits.
     """
 
     stored: StoredPosition
     head: int
     lag: Lag
-    dead: int
-    parked: int
-    waiting: int = 0
+    letters: OpenLetters
     next_attempt_at: datetime | None = None
 
 
@@ -87,18 +93,24 @@ class Status:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
+        breakers: those of handlers, closed ones too.
         schedule: what is scheduled in the store.
         oldest_snapshot: what has held a snapshot of the database for more than ten minutes; None
             without any that can be seen.
         unread: the command categories that no consumer was ever run on.
+        pauses: what is paused of these consumers.
+        series: the recurring commands of the store.
     """
 
     time: datetime
     store_id: UUID
     partitions: Sequence[PartitionStatus]
+    breakers: Sequence[BreakerStatus]
     schedule: ScheduleStatus
     oldest_snapshot: HeldSnapshot | None
     unread: Sequence[UnreadCategory]
+    pauses: Sequence[StoredPause]
+    series: SeriesStatus
 
 
 def read_status(
@@ -120,9 +132,12 @@ def read_status(
             time,
             store_id,
             partitions,
+            read_breakers(connection, reads),
             read_schedule(connection),
             oldest_snapshot(connection),
             unread_categories(connection, [category for _, category in reads or ()]),
+            read_pauses(connection, None if component is None else component.name),
+            series_status(list_series(connection), time),
         )
 
 
@@ -164,20 +179,19 @@ def of_stored(
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows, most_counted)
     of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
-    letters: dict[tuple[int, str], int] = {}
+    letters: dict[int, dict[str, int]] = defaultdict(dict)
     next_attempts: dict[int, datetime] = {}
-    for partition, state, count, next_attempt in connection.execute(_QUERIES["dead_letters"], of):
-        letters[partition, state] = count
+    for partition, kind, count, next_attempt in connection.execute(_QUERIES["dead_letters"], of):
+        letters[partition][kind] = count
         if next_attempt is not None:
-            next_attempts[partition] = next_attempt
+            known = next_attempts.get(partition, next_attempt)
+            next_attempts[partition] = min(known, next_attempt)
     return [
         PartitionStatus(
             row,
             head,
             lags[row.partition],
-            dead=letters.get((row.partition, "dead"), 0),
-            parked=letters.get((row.partition, "parked"), 0),
-            waiting=letters.get((row.partition, "waiting"), 0),
+            OpenLetters(letters.get(row.partition, {})),
             next_attempt_at=next_attempts.get(row.partition),
         )
         for row in rows

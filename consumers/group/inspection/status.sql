@@ -38,9 +38,28 @@ GROUP BY partition
 UNION ALL
 SELECT NULL, count(*), NULL, max(global_position), NULL FROM passed
 
+-- name: breakers
+SELECT consumer, category, type,
+       CASE WHEN opened_at IS NULL THEN 'closed'
+            WHEN is_probing AND until > clock_timestamp() THEN 'half_open' ELSE 'open' END,
+       opened_at, until, error_type
+FROM reservation.breakers
+WHERE %(consumers)s::text[] IS NULL
+   OR (consumer, category) IN (SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]))
+ORDER BY consumer, category, type
+
 -- name: dead_letters
+-- The open ones, by what they wait for: `retry` after a fault. What waits for a breaker is tried when that lets it, and
+-- nobody knows when a pause ends.
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
-       state, count(*), min(next_attempt_at)
+       CASE WHEN state <> 'waiting' THEN state
+            WHEN reason IN ('running', 'limited', 'breaker_open', 'paused') THEN reason
+            ELSE 'retry' END AS kind,
+       count(*),
+       min(CASE WHEN reason = 'breaker_open' THEN greatest(next_attempt_at, (
+             SELECT b.until FROM reservation.breakers b
+             WHERE (b.consumer, b.category) = (open.consumer, open.category) AND open.type = ANY (b.types)))
+           ELSE next_attempt_at END) FILTER (WHERE reason <> 'paused')
 FROM (
   SELECT * FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('waiting', 'parked', 'dead')

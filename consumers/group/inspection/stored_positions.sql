@@ -23,11 +23,18 @@ ORDER BY consumer, category, partition
 
 -- name: is_drained
 -- Whether no partition's position is before the last message of the category, and no letter is due now or within a
--- second.
-SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
+-- second, but for those that wait for a breaker; or the consumer is paused.
+SELECT EXISTS (
+  SELECT FROM reservation.pauses
+  WHERE component = %(consumer)s AND coalesce(category, %(category)s) = %(category)s
+    AND type IS NULL AND entity IS NULL
+) OR coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
   SELECT FROM reservation.dead_letters l
   WHERE l.consumer = %(consumer)s AND l.category = %(category)s AND l.state = 'waiting'
     AND l.next_attempt_at <= clock_timestamp() + interval '1 second'
+    AND (l.reason <> 'breaker_open' OR l.type <> ALL (ARRAY(
+      SELECT unnest(b.types) FROM reservation.breaker_states(%(consumer)s, %(category)s) AS b
+      WHERE b.wait > 1)))
     AND NOT EXISTS (
       SELECT FROM reservation.dead_letters d
       WHERE d.consumer = l.consumer AND d.category = l.category AND d.entity = l.entity

@@ -4,7 +4,7 @@ These are the numbers of `consumers.group.inspection.status`, added up for whoev
 again: the metrics of a supervisor, and a page that shows all consumers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from consumers.group.inspection.breakers import BreakerStatus, read_breakers
 from consumers.group.inspection.status import (
     MOST_COUNTED,
     Lag,
@@ -21,7 +22,15 @@ from consumers.group.inspection.status import (
     snapshot,
 )
 from consumers.group.inspection.stored_positions import ConsumerId, StoredPosition
-from reservation.inspection.schedule import ScheduleStatus, read_schedule
+from consumers.group.inspection.waits import OpenLetters, pauses_of, total, why
+from consumers.pauses.administration import read_pauses
+from consumers.pauses.pause import StoredPause
+from reservation.inspection.schedule import (
+    ScheduleStatus,
+    SeriesEntry,
+    list_series,
+    read_schedule,
+)
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.group.inspection", "status.sql")
@@ -41,12 +50,11 @@ class ConsumerSummary:
         head: the global position of the category's last message; 0 if there is none.
         lag: how many messages are not handled, and the seconds since the first of them was written,
             by the server's clock: 0 if none is left, and None if it was not found.
-        dead: how many dead letters there are.
-        parked: how many messages are parked behind others of their entities.
-        waiting: how many wait for their next attempt.
+        letters: its open letters.
         parked_entities: of how many entities the later messages are parked.
         next_attempt_at: when the first letter that waits is due; None if none waits.
         updated_at: when a position was last written; None if the consumer was never run.
+        pauses: those that concern it, those of all that it reads first.
     """
 
     consumer: str
@@ -56,12 +64,22 @@ class ConsumerSummary:
     foreign: bool
     head: int
     lag: Lag
-    dead: int
-    parked: int
-    waiting: int
+    letters: OpenLetters
     parked_entities: int
     next_attempt_at: datetime | None
     updated_at: datetime | None
+    pauses: Sequence[StoredPause]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it handles nothing."""
+        return bool(self.pauses) and self.pauses[0].scope.is_whole
+
+    def why(self, since: Callable[[datetime], str]) -> list[str]:
+        """Return why messages are not handled, in a few words each."""
+        unread = bool(self.lag.messages or self.lag.at_least)
+        nobody = self.without_holder > 0
+        return why(self.letters, self.pauses, since, unread=unread, without_holder=nobody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +90,17 @@ class Summary:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         consumers: what was seen, by consumer and category.
+        breakers: those of their handlers.
         schedule: what is scheduled in the store, counted as far as the lags are.
+        series: the recurring commands of all components.
     """
 
     time: datetime
     store_id: UUID
     consumers: Sequence[ConsumerSummary]
+    breakers: Sequence[BreakerStatus]
     schedule: ScheduleStatus
+    series: Sequence[SeriesEntry]
 
 
 def read_summary(
@@ -95,12 +117,25 @@ def read_summary(
     """
     with snapshot(connection):
         time, store_id = read_time(connection)
-        consumers = [_summary(connection, rows, most_counted) for rows in groups(connection, reads)]
-        return Summary(time, store_id, consumers, read_schedule(connection, most_counted))
+        pauses = read_pauses(connection)
+        consumers = [
+            _summary(connection, rows, most_counted, pauses) for rows in groups(connection, reads)
+        ]
+        return Summary(
+            time,
+            store_id,
+            consumers,
+            read_breakers(connection, reads),
+            read_schedule(connection, most_counted),
+            list_series(connection),
+        )
 
 
 def _summary(
-    connection: Connection[Any], rows: Sequence[StoredPosition], most_counted: int
+    connection: Connection[Any],
+    rows: Sequence[StoredPosition],
+    most_counted: int,
+    pauses: Sequence[StoredPause],
 ) -> ConsumerSummary:
     """Add up the partitions of one consumer and category."""
     found = of_stored(connection, rows, most_counted)
@@ -116,14 +151,13 @@ def _summary(
         foreign=any(row.foreign for row in rows),
         head=found[0].head,
         lag=_total([one.lag for one in found]),
-        dead=sum(one.dead for one in found),
-        parked=sum(one.parked for one in found),
-        waiting=sum(one.waiting for one in found),
+        letters=total([one.letters for one in found]),
         parked_entities=entities,
         next_attempt_at=min(
             (one.next_attempt_at for one in found if one.next_attempt_at), default=None
         ),
         updated_at=max((row.updated_at for row in rows if row.updated_at), default=None),
+        pauses=pauses_of(pauses, first.consumer, first.category),
     )
 
 

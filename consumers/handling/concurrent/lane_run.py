@@ -46,7 +46,7 @@ class LaneRun:
         self._batch_effects = batch_effects
         self._entity_of = entity_of
         self._in_order = in_order
-        self._admission = Admission(self._running)
+        self._admission = Admission(self._running, lambda: context.is_paused)
         self._lanes: Sequence[Lane] = ()
         self._handled: Collection[int] = ()
         self._previous: dict[int, asyncio.Event] = {}
@@ -250,9 +250,10 @@ class LaneRun:
             with spans.handling(message, consumer, again=again) as span:
                 outcome = "handled"
                 try:
-                    events = await await_repeatedly(
-                        message, handler, is_cancelled, context, self._context.log
-                    )
+                    with messages.calling(message):
+                        events = await await_repeatedly(
+                            message, handler, is_cancelled, context, self._context.log
+                        )
                 except Reject as reject:
                     outcome = "rejected"
                     events = messages.rejection(item, reject, context)

@@ -104,11 +104,14 @@ class Retrying:
         retry_transaction: RetryTransaction,
         positions: HeldPartitions,
         stop: Stop,
+        *,
+        only_ended: bool = False,
     ) -> LetterRetryResult:
-        """Look for letters that are due, and handle a set of them."""
+        """Look for letters that are due, or only for those of ended calls; handle a set of them."""
         began = time.monotonic()
         limit = min(self._size, self._bisection.limit)
-        parked, ended = self._due.takes_parked(), self._running.due()
+        ended = self._running.ended_letters() if only_ended else self._running.due()
+        parked = not only_ended and self._due.takes_parked()
         due = self._dead_letters.due(
             connection,
             positions.partitions,
@@ -117,6 +120,7 @@ class Retrying:
             limited=self._limited,
             parked=parked,
             running=self._running.excluded(),
+            only=ended if only_ended else None,
         )
         self._due.looked(began, due.next_in, parked=parked)
         if parked and not due.more:  # somebody has discarded the others, or handled them

@@ -59,7 +59,7 @@ def crash_everywhere(
     messages of different entities are handled at the same time. In between, the component runs
     again unharmed, with another hash seed, and with a process for each message. After each run all
     messages, positions, records of strategies and rows of the other tables must be the same. Rates
-    have no effect.
+    and breakers have no effect.
 
     Args:
         component: its app path, such as ``"bank:account"``, or the component itself if a module

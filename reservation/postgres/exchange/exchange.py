@@ -21,15 +21,14 @@ from reservation.postgres.exchange.keeping_connection import (
     keeps_statements,
 )
 from reservation.postgres.exchange.pipeline import (
-    AS_EXPECTED,
     EncodedStatement,
     Results,
-    check_results,
     put,
     put_and_taken,
     taken,
 )
 from reservation.postgres.exchange.request import Answer, Request
+from reservation.postgres.exchange.results import AS_EXPECTED, check_results
 
 BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 

@@ -7,18 +7,15 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 
-import psycopg
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, Format
-from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Ready, Wait
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGresult
 
 from reservation.postgres.exchange.keeping_connection import KeepingConnection, Names
 from reservation.postgres.exchange.request import Request
+from reservation.postgres.exchange.results import results_up_to_sync, send_up_to_sync
 
-AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
 
 
@@ -94,10 +91,7 @@ def put(
         send(one)
     if commits:
         pgconn.send_query_params(b"COMMIT", None)
-    pgconn.pipeline_sync()
-    while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:  # what the server sends meanwhile is taken in
-            pgconn.consume_input()
+    yield from send_up_to_sync(pgconn)
     return given
 
 
@@ -119,32 +113,3 @@ def put_and_taken(
     """Send statements, and return their results."""
     new = yield from put(connection, sent, commits=commits)
     return (yield from taken(connection, new))
-
-
-def results_up_to_sync(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """Take the results of what was sent up to a synchronization."""
-    results: list[PGresult] = []
-    while True:
-        while pgconn.is_busy():
-            yield Wait.R
-            try:
-                pgconn.consume_input()
-            except psycopg.OperationalError:
-                check_results(results)
-                raise
-        result = pgconn.get_result()
-        if result is None:  # between those of two statements
-            if pgconn.status == ConnStatus.BAD:
-                check_results(results)
-                raise psycopg.OperationalError("the connection is lost")
-        elif result.status == ExecStatus.PIPELINE_SYNC:
-            return results
-        else:
-            results.append(result)
-
-
-def check_results(results: Sequence[PGresult]) -> None:
-    """Raise the first error among results."""
-    for result in results:
-        if result.status not in AS_EXPECTED:
-            raise error_from_result(result)

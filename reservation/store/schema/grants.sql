@@ -15,9 +15,9 @@ GRANT EXECUTE ON ROUTINE
   reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.write_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
-  reservation.commit_message(uuid, text, text, jsonb, jsonb, bigint, bigint),
-  reservation.commit_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
-  reservation.commit_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
+  reservation.commit_message(uuid, text, text, jsonb, jsonb, bigint, bigint, bigint),
+  reservation.commit_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[], bigint[]),
+  reservation.commit_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[], bigint[]),
   reservation.log_record(),
   reservation.flush_with_commit(),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
@@ -73,8 +73,10 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.state_horizons, reservation.series
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO {role};
 GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO {role};
+GRANT SELECT, DELETE ON reservation.pauses TO {role};
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};
 GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};
@@ -84,8 +86,10 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.store_identity,
   reservation.dead_letters, reservation.finding_decisions, reservation.letter_decisions,
-  reservation.scheduled, reservation.series
+  reservation.scheduled, reservation.series, reservation.groups, reservation.members
 TO {role};
+GRANT SELECT, DELETE ON reservation.pauses TO {role};
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO {role};
 GRANT UPDATE (cancelled_at, dead_at, attempts, attempt_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, next_attempt_at, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding_decisions TO {role};

@@ -80,6 +80,8 @@ WITH senders AS (
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.series', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.breakers', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.pauses', ARRAY['SELECT', 'DELETE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),
     ('operator', 'reservation.store_identity', ARRAY['SELECT']),
@@ -87,7 +89,10 @@ WITH senders AS (
     ('operator', 'reservation.finding_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.scheduled', ARRAY['SELECT']),
-    ('operator', 'reservation.series', ARRAY['SELECT'])
+    ('operator', 'reservation.series', ARRAY['SELECT']),
+    ('operator', 'reservation.groups', ARRAY['SELECT']),
+    ('operator', 'reservation.members', ARRAY['SELECT']),
+    ('operator', 'reservation.pauses', ARRAY['SELECT', 'DELETE'])
   UNION ALL
   SELECT 'auditor', s.nspname || '.' || c.relname, ARRAY['SELECT']
   FROM pg_catalog.pg_class c
@@ -113,10 +118,15 @@ WITH senders AS (
     ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason', 'on_behalf_of'], 'INSERT'),
     ('operator', 'scheduled', ARRAY['cancelled_at', 'dead_at', 'attempts', 'attempt_at'], 'UPDATE')
   UNION ALL
-  SELECT k.kind, 'letter_decisions', ARRAY[
-    'consumer', 'category', 'global_position', 'message_id', 'decision', 'former_state', 'reason',
-    'on_behalf_of', 'request'], 'INSERT'
+  SELECT k.kind, i.name, i.columns, 'INSERT'
   FROM (VALUES ('consumer'), ('operator')) AS k(kind)
+  CROSS JOIN (
+    VALUES
+      ('letter_decisions', ARRAY[
+        'consumer', 'category', 'global_position', 'message_id', 'decision', 'former_state', 'reason',
+        'on_behalf_of', 'request']),
+      ('pauses', ARRAY['component', 'category', 'type', 'entity', 'reason', 'on_behalf_of'])
+  ) AS i(name, columns)
 ), columns AS (
   SELECT n.kind, n.name, n.privilege, c.oid, a.attname, a.attnum
   FROM needed_columns n

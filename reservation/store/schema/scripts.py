@@ -53,6 +53,8 @@ FUNCTION_SCRIPTS = (
     "scheduled_writing",
     "group",
     "series",
+    "breakers",
+    "pauses",
     "http",
     "planner",
     "privileges",

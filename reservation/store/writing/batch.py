@@ -8,6 +8,7 @@ from reservation.errors import MessageIdConflictError, RefusedError, StoreError
 from reservation.messages.ids import uuid7s
 from reservation.postgres.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
 from reservation.store.statements import QUERIES, Statement
+from reservation.store.writing.position import WrittenPosition, read_position, read_positions
 from reservation.store.writing.write import Row, Write, row_of
 
 # A little less than PostgreSQL takes in one message of its protocol. It ends the connection of a
@@ -55,7 +56,7 @@ class WriteBatch:
         check_size(batch.rows)
         return batch
 
-    def statement(self) -> Statement[list[int]]:
+    def statement(self) -> Statement[list[WrittenPosition]]:
         """Return the statement that writes the batch.
 
         Its result is the position of each message in its stream, in the order given.
@@ -64,7 +65,7 @@ class WriteBatch:
             return Statement(
                 QUERIES["write_message"],
                 self.rows[0],
-                lambda found: [found[0][0]] * len(self.ids),
+                lambda found: [read_position(found)] * len(self.ids),
                 self.ids,
                 self.expects,
                 repeated=True,
@@ -73,7 +74,7 @@ class WriteBatch:
         return Statement(
             QUERIES["write_messages"],
             self._arrays(),
-            lambda found: self._in_order(found[0][0]),
+            lambda found: self._in_order([one for one in read_positions(found) if one is not None]),
             self.ids,
             self.expects,
             repeated=True,
@@ -95,7 +96,7 @@ class WriteBatch:
         parameters = [*parameters, IntArray(expected)]
         return Statement(query, parameters, lambda _: None, self.ids, self.expects, repeated=True)
 
-    def statement_of_each(self) -> Statement[list[int | None]]:
+    def statement_of_each(self) -> Statement[list[WrittenPosition | None]]:
         """Return the statement that writes each message as if it were written alone.
 
         Its result is the position of each row in its stream, None for one that is refused.
@@ -103,7 +104,7 @@ class WriteBatch:
         return Statement(
             QUERIES["write_each"],
             self._arrays(),
-            lambda found: list(found[0][0]),
+            read_positions,
             self.ids,
             self.expects,
             committing=QUERIES["commit_each"],
@@ -120,7 +121,7 @@ class WriteBatch:
             IntArray(versions) if self.expects else None,
         ]
 
-    def _in_order(self, positions: list[int]) -> list[int]:
+    def _in_order(self, positions: list[WrittenPosition]) -> list[WrittenPosition]:
         """Return the positions of the messages in the order given from those of the rows."""
         if len(self.rows) == len(self.ids):
             return positions

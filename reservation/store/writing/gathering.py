@@ -15,6 +15,7 @@ from reservation.errors import CommitUnknownError, DatabaseUnavailableError
 from reservation.messages.stream_name import category
 from reservation.store.statements import Statement
 from reservation.store.writing.batch import WriteBatch, size_of
+from reservation.store.writing.position import WrittenPosition
 from reservation.store.writing.write import Row
 
 # What one statement takes at most. A single write that is longer is sent alone.
@@ -22,10 +23,10 @@ MOST_WRITES = 500
 MOST_BYTES = 1_000_000
 
 # The position of each message in its stream, None for one that is refused.
-WrittenPositions = Sequence[int | None]
+WrittenPositions = Sequence[WrittenPosition | None]
 # Makes the statement when there is a connection for it, so that it takes what waits then.
 Send = Callable[[Callable[[], Statement[WrittenPositions]]], Awaitable[WrittenPositions]]
-_Answer = asyncio.Future[int | None]
+_Answer = asyncio.Future[WrittenPosition | None]
 
 
 class Gathering:
@@ -36,7 +37,7 @@ class Gathering:
         # A task can only be woken by its own event loop.
         self._lines: dict[tuple[asyncio.AbstractEventLoop, str], _Line] = {}
 
-    async def write(self, row: Row) -> int | None:
+    async def write(self, row: Row) -> WrittenPosition | None:
         """Write a message, together with those of other tasks to its category.
 
         If the caller is cancelled before the message is sent, it is not written. Later it may be
@@ -59,7 +60,7 @@ class _Line:
         self._current: _Gathered | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # those that are canceled may take a while
 
-    async def write(self, row: Row) -> int | None:
+    async def write(self, row: Row) -> WrittenPosition | None:
         answer: _Answer = asyncio.get_running_loop().create_future()
         self._waiting[answer] = row
         if self._current is None:

@@ -10,6 +10,7 @@ from typing import TypeVar, overload
 
 from reservation.messages.metadata import Metadata
 from reservation.store.statements import NO_STREAM, Statement
+from reservation.store.writing.position import WrittenPosition
 from reservation.store.writing.scheduling import (
     Cancellation,
     cancel_scheduled,
@@ -36,7 +37,7 @@ class Writer(ABC):
     def _run(self, statement: Statement[T]) -> T: ...
 
     @abstractmethod
-    def write_batch(self, writes: Iterable[Write]) -> list[int]:
+    def write_batch(self, writes: Iterable[Write]) -> list[WrittenPosition]:
         """Write messages to one or many streams, all or none."""
 
     @overload
@@ -48,7 +49,7 @@ class Writer(ABC):
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
         expected_version: int | None = None,
-    ) -> int: ...
+    ) -> WrittenPosition: ...
     @overload
     def send(
         self,
@@ -79,7 +80,7 @@ class Writer(ABC):
         expected_version: int | None = None,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         """Write a command to the stream that its component reads it from, now or later.
 
         The stream is named by the entity's id: ``store.send(Deposit("d1", "123", 10), account)``
@@ -95,7 +96,8 @@ class Writer(ABC):
             after: how long from now to write it; see `write`.
 
         Returns:
-            The position of the command in the stream, from 0; with a time the id of the message.
+            The position of the command in the stream, from 0, which also has its
+            ``global_position``; with a time the id of the message.
 
         Raises:
             UnknownTypeError: the component does not handle such commands.
@@ -114,7 +116,7 @@ class Writer(ABC):
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
         expected_version: int | None = None,
-    ) -> int: ...
+    ) -> WrittenPosition: ...
     @overload
     def write(
         self,
@@ -145,7 +147,7 @@ class Writer(ABC):
         expected_version: int | None = None,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         """Write one message, or several at once, to the end of a stream; or one message later.
 
         With ``at`` or ``after`` any consumer of the store writes the message, once, when it is due
@@ -163,8 +165,8 @@ class Writer(ABC):
                 `timedelta`, or a text such as ``"500ms"``, ``"30m"`` or ``"2d"``.
 
         Returns:
-            The position in the stream of the last one, from 0; with a time the id of the message,
-            with which `cancel` cancels it.
+            The position in the stream of the last one, from 0, which also has its
+            ``global_position``; with a time the id of the message, with which `cancel` cancels it.
 
         Raises:
             ExpectedVersionError: the stream is not at the expected version; nothing is written.
@@ -182,7 +184,7 @@ class Writer(ABC):
 
     def _write(
         self, writes: list[Write], at: datetime | None, after: timedelta | str | None
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         if at is None and after is None:
             return self.write_batch(writes)[-1]
         with in_span(check_later(writes), "schedule") as sent:
@@ -195,7 +197,7 @@ class Writer(ABC):
         *,
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
-    ) -> int:
+    ) -> WrittenPosition:
         """Write the first message of a stream that must not exist yet.
 
         Args:
@@ -239,7 +241,7 @@ class AsyncWriter(ABC):
     async def _run(self, statement: Statement[T]) -> T: ...
 
     @abstractmethod
-    async def write_batch(self, writes: Iterable[Write]) -> list[int]:
+    async def write_batch(self, writes: Iterable[Write]) -> list[WrittenPosition]:
         """Write messages to one or many streams, all or none."""
 
     @overload
@@ -251,7 +253,7 @@ class AsyncWriter(ABC):
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
         expected_version: int | None = None,
-    ) -> int: ...
+    ) -> WrittenPosition: ...
     @overload
     async def send(
         self,
@@ -282,7 +284,7 @@ class AsyncWriter(ABC):
         expected_version: int | None = None,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         """Write a command to the stream of its entity; see `MessageStore.send`."""
         writes = to_component(command, component, id, metadata, expected_version)
         return await self._write(writes, at, after)
@@ -296,7 +298,7 @@ class AsyncWriter(ABC):
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
         expected_version: int | None = None,
-    ) -> int: ...
+    ) -> WrittenPosition: ...
     @overload
     async def write(
         self,
@@ -327,14 +329,14 @@ class AsyncWriter(ABC):
         expected_version: int | None = None,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         """Write one message, or several at once, to a stream; see `MessageStore.write`."""
         writes = to_one_stream(message, stream_name, id, metadata, expected_version)
         return await self._write(writes, at, after)
 
     async def _write(
         self, writes: list[Write], at: datetime | None, after: timedelta | str | None
-    ) -> int | uuid.UUID:
+    ) -> WrittenPosition | uuid.UUID:
         if at is None and after is None:
             return (await self.write_batch(writes))[-1]
         with in_span(check_later(writes), "schedule") as sent:
@@ -347,7 +349,7 @@ class AsyncWriter(ABC):
         *,
         id: uuid.UUID | None = None,
         metadata: Metadata | None = None,
-    ) -> int:
+    ) -> WrittenPosition:
         """Write the first message of a stream; see `MessageStore.write_initial`."""
         return await self.write(
             message, stream_name, id=id, metadata=metadata, expected_version=NO_STREAM

@@ -13,15 +13,19 @@ CREATE OR REPLACE PROCEDURE reservation.commit_message(
   data jsonb,
   metadata jsonb,
   expected_version bigint,
-  INOUT "position" bigint DEFAULT NULL
+  INOUT "position" bigint DEFAULT NULL,
+  INOUT global_position bigint DEFAULT NULL
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
+  written pg_catalog.record;
   commits_as pg_catalog.text := pg_catalog.current_setting('synchronous_commit');
 BEGIN
   PERFORM pg_catalog.set_config('reservation.caller_flushes', 'commits', true);
-  "position" := reservation.write_message(id, stream_name, type, data, metadata, expected_version);
+  written := reservation.write_message(id, stream_name, type, data, metadata, expected_version);
+  "position" := written.position;
+  global_position := written.global_position;
   IF pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) commits_as THEN
     COMMIT;
     PERFORM reservation.log_record();
@@ -36,16 +40,20 @@ CREATE OR REPLACE PROCEDURE reservation.commit_messages(
   data jsonb[],
   metadata jsonb[],
   expected_versions bigint[],
-  INOUT positions bigint[] DEFAULT NULL
+  INOUT positions bigint[] DEFAULT NULL,
+  INOUT global_positions bigint[] DEFAULT NULL
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
+  written pg_catalog.record;
   commits_as pg_catalog.text := pg_catalog.current_setting('synchronous_commit');
 BEGIN
   PERFORM pg_catalog.set_config('reservation.caller_flushes', 'commits', true);
-  positions := reservation.write_messages(
+  written := reservation.write_messages(
     ids, stream_names, types, data, metadata, expected_versions);
+  positions := written.positions;
+  global_positions := written.global_positions;
   IF pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) commits_as THEN
     COMMIT;
     PERFORM reservation.log_record();
@@ -60,16 +68,20 @@ CREATE OR REPLACE PROCEDURE reservation.commit_each(
   data jsonb[],
   metadata jsonb[],
   expected_versions bigint[],
-  INOUT positions bigint[] DEFAULT NULL
+  INOUT positions bigint[] DEFAULT NULL,
+  INOUT global_positions bigint[] DEFAULT NULL
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
+  written pg_catalog.record;
   commits_as pg_catalog.text := pg_catalog.current_setting('synchronous_commit');
 BEGIN
   PERFORM pg_catalog.set_config('reservation.caller_flushes', 'commits', true);
-  positions := reservation.write_each(
+  written := reservation.write_each(
     ids, stream_names, types, data, metadata, expected_versions);
+  positions := written.positions;
+  global_positions := written.global_positions;
   IF pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) commits_as THEN
     COMMIT;
     PERFORM reservation.log_record();

@@ -35,6 +35,10 @@ BEGIN
           'try_scheduled_singly', 'put_off_scheduled',
           -- series
           'declare_series', 'newest_series', 'stop_series', 'claim_tick', 'send_tick', 'fail_tick',
+          -- breakers
+          'breaker_states', 'declare_breakers', 'claim_probe', 'breaker_failed', 'breaker_succeeded', 'probe_ended',
+          -- pauses
+          'pauses_of', 'release_paused',
           -- HTTP requests
           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request',
           'send_http_command', 'sent_http_commands']),

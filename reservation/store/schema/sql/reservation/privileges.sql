@@ -30,7 +30,9 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.state_horizons, reservation.series
 TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
-GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled, reservation.breakers TO message_store;
+GRANT SELECT, DELETE ON reservation.pauses TO message_store;
+GRANT INSERT (component, category, type, entity, reason, on_behalf_of) ON reservation.pauses TO message_store;
 GRANT SELECT, INSERT, DELETE ON reservation.states, reservation.rates TO message_store;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION

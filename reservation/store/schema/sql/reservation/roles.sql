@@ -111,16 +111,22 @@ CREATE OR REPLACE FUNCTION reservation.send_messages(
   types text[],
   data jsonb[],
   metadata jsonb[],
-  expected_versions bigint[]
-) RETURNS bigint[]
+  expected_versions bigint[],
+  OUT positions bigint[],
+  OUT global_positions bigint[]
+)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+  written record;
 BEGIN
   PERFORM reservation.check_may_send(stream_names);
   PERFORM reservation.check_names(stream_names, types, metadata);
   PERFORM reservation.check_sizes(stream_names, data, metadata);
   PERFORM reservation.check_owner_may_insert();
-  RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
+  written := reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
+  positions := written.positions;
+  global_positions := written.global_positions;
 END
 $$;

@@ -368,6 +368,39 @@ CREATE TABLE reservation.series (
   PRIMARY KEY (component, name)
 ) WITH (fillfactor = 50);
 
+-- The breakers of handlers, over all processes; see breakers.sql. Rows of handlers that have none any more are removed.
+CREATE TABLE reservation.breakers (
+  consumer text NOT NULL,
+  category text NOT NULL,
+  type text NOT NULL,
+  types text[] NOT NULL,  -- all types that the handler's messages are stored under, this one first
+  failed_at timestamptz[] NOT NULL DEFAULT '{}',  -- the last failures, as many as open it at most
+  succeeded_at timestamptz,  -- of the successes of the handler, the first after each failure is noted
+  opened_at timestamptz,  -- NULL if it is closed
+  until timestamptz,  -- when a probe may be claimed; while there is one, when the next may be
+  is_probing boolean NOT NULL DEFAULT false,
+  error_type text,  -- the class of the exception that opened it last
+  PRIMARY KEY (consumer, category, type),
+  CHECK ((opened_at IS NULL) = (until IS NULL))
+) WITH (fillfactor = 50);
+
+-- What people have paused: a component, with all that it reads or one category; or of these the messages of a type,
+-- of an entity, or both. A row is removed when it is resumed.
+CREATE TABLE reservation.pauses (
+  component text NOT NULL,
+  category text,
+  type text,
+  entity text,  -- the entity's stream, as in dead_letters
+  reason text NOT NULL CHECK (btrim(reason) <> ''),
+  paused_by text NOT NULL DEFAULT session_user,
+  on_behalf_of text CHECK (btrim(on_behalf_of) <> ''),  -- whom the caller names as the one who paused
+  paused_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE UNIQUE INDEX pauses_key ON reservation.pauses (
+  component, coalesce(category, ''), coalesce(type, ''), coalesce(entity, '')
+);
+
 -- What HTTP requests with an idempotency key were answered. The id is made of who asks and of the key, so
 -- neither of them is stored. Answers may hold personal data: nobody but the owner and auditors may read
 -- the table, and others reach the requests of their own role through functions.

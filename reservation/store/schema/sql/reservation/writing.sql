@@ -31,37 +31,47 @@ BEGIN
 END
 $$;
 
--- Returns the position of each message in its stream, in the order given. The same id again is the
--- same write again, provided that it says the same.
+-- Returns the position of each message in its stream, and its global position, in the order given. The same id
+-- again is the same write again, provided that it says the same.
 CREATE OR REPLACE FUNCTION reservation.write_messages(
   ids uuid[],
   stream_names text[],
   types text[],
   data jsonb[],
   metadata jsonb[],
-  expected_versions bigint[]
-) RETURNS bigint[]
+  expected_versions bigint[],
+  OUT positions bigint[],
+  OUT global_positions bigint[]
+)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  positions bigint[];
+  written pg_catalog.record;
 BEGIN
   IF NOT reservation.may_insert() THEN
-    RETURN reservation.send_messages(
+    written := reservation.send_messages(
+      ids, stream_names, types, data, metadata, expected_versions);
+  ELSE
+    positions := reservation.next_positions(ids, stream_names, expected_versions);
+    IF positions IS NOT NULL THEN
+      -- They get their global positions in the order given.
+      WITH inserted AS (
+        INSERT INTO message_store.messages AS m (id, stream_name, position, type, data, metadata, time)
+        SELECT pg_catalog.unnest(ids), pg_catalog.unnest(stream_names), pg_catalog.unnest(positions),
+               pg_catalog.unnest(types), pg_catalog.unnest(data), pg_catalog.unnest(metadata),
+               pg_catalog.timezone('utc', pg_catalog.clock_timestamp())
+        RETURNING m.global_position
+      )
+      SELECT pg_catalog.array_agg(i.global_position ORDER BY i.global_position)
+      INTO global_positions
+      FROM inserted i;
+      RETURN;
+    END IF;
+    written := reservation.write_messages_again(
       ids, stream_names, types, data, metadata, expected_versions);
   END IF;
-  positions := reservation.next_positions(ids, stream_names, expected_versions);
-  IF positions IS NULL THEN
-    RETURN reservation.write_messages_again(
-      ids, stream_names, types, data, metadata, expected_versions);
-  END IF;
-
-  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
-  SELECT pg_catalog.unnest(ids), pg_catalog.unnest(stream_names), pg_catalog.unnest(positions),
-         pg_catalog.unnest(types), pg_catalog.unnest(data), pg_catalog.unnest(metadata),
-         pg_catalog.timezone('utc', pg_catalog.clock_timestamp());
-
-  RETURN positions;
+  positions := written.positions;
+  global_positions := written.global_positions;
 END
 $$;
 
@@ -137,19 +147,21 @@ CREATE OR REPLACE FUNCTION reservation.write_messages_again(
   types text[],
   data jsonb[],
   metadata jsonb[],
-  expected_versions bigint[]
-) RETURNS bigint[]
+  expected_versions bigint[],
+  OUT positions bigint[],
+  OUT global_positions bigint[]
+)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_variable
 DECLARE
   stored pg_catalog.record;
-  positions bigint[];
   rest bigint[];
-  written bigint[];
+  written pg_catalog.record;
 BEGIN
   stored := reservation.stored_positions(ids, stream_names, types, data, metadata);
   positions := stored.positions;
+  global_positions := stored.global_positions;
   rest := stored.rest;
 
   IF rest IS NULL THEN
@@ -164,10 +176,10 @@ BEGIN
       ARRAY(SELECT expected_versions[n] FROM pg_catalog.unnest(rest) AS n)
     );
     FOR n IN 1 .. pg_catalog.cardinality(rest) LOOP
-      positions[rest[n]] := written[n];
+      positions[rest[n]] := written.positions[n];
+      global_positions[rest[n]] := written.global_positions[n];
     END LOOP;
   END IF;
-  RETURN positions;
 END
 $$;
 
@@ -180,6 +192,7 @@ CREATE OR REPLACE FUNCTION reservation.stored_positions(
   data jsonb[],
   metadata jsonb[],
   OUT positions bigint[],
+  OUT global_positions bigint[],
   OUT rest bigint[]
 )
 LANGUAGE plpgsql VOLATILE
@@ -200,8 +213,9 @@ BEGIN
     PERFORM reservation.raise_id_conflict(wrong.id, wrong.stream_name);
   END IF;
 
-  SELECT array_agg(m.position ORDER BY i.n), array_agg(i.n ORDER BY i.n) FILTER (WHERE m.id IS NULL)
-  INTO positions, rest
+  SELECT array_agg(m.position ORDER BY i.n), array_agg(m.global_position ORDER BY i.n),
+         array_agg(i.n ORDER BY i.n) FILTER (WHERE m.id IS NULL)
+  INTO positions, global_positions, rest
   FROM unnest(ids) WITH ORDINALITY AS i(id, n)
   LEFT JOIN message_store.messages m ON m.id = i.id;
 END
@@ -214,34 +228,41 @@ CREATE OR REPLACE FUNCTION reservation.write_message(
   type text,
   data jsonb,
   metadata jsonb,
-  expected_version bigint
-) RETURNS bigint
+  expected_version bigint,
+  OUT "position" bigint,
+  OUT global_position bigint
+)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   next_ pg_catalog.record;
 BEGIN
   IF NOT reservation.may_insert() THEN
-    RETURN (reservation.send_messages(
+    next_ := reservation.send_messages(
       ARRAY[write_message.id], ARRAY[write_message.stream_name], ARRAY[write_message.type],
       ARRAY[write_message.data], ARRAY[write_message.metadata],
-      ARRAY[write_message.expected_version]))[1];
+      ARRAY[write_message.expected_version]);
+    "position" := next_.positions[1];
+    global_position := next_.global_positions[1];
+    RETURN;
   END IF;
   next_ := reservation.next_position(
     write_message.id, write_message.stream_name, write_message.type, write_message.data,
     write_message.metadata, write_message.expected_version);
-  IF NOT next_.is_stored THEN
-    INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata, time)
+  "position" := next_.position;
+  global_position := next_.global_position;
+  IF global_position IS NULL THEN
+    INSERT INTO message_store.messages AS m (id, stream_name, position, type, data, metadata, time)
     VALUES (write_message.id, write_message.stream_name, next_.position, write_message.type,
             write_message.data, write_message.metadata,
-            pg_catalog.timezone('utc', pg_catalog.clock_timestamp()));
+            pg_catalog.timezone('utc', pg_catalog.clock_timestamp()))
+    RETURNING m.global_position INTO global_position;
   END IF;
-  RETURN next_.position;
 END
 $$;
 
 -- Takes the lock of the category, and returns the position that a message will have in its stream, or has if it
--- is stored already.
+-- is stored already; then with its global position, which is else NULL.
 CREATE OR REPLACE FUNCTION reservation.next_position(
   id uuid,
   stream_name text,
@@ -250,7 +271,7 @@ CREATE OR REPLACE FUNCTION reservation.next_position(
   metadata jsonb,
   expected_version bigint,
   OUT "position" bigint,
-  OUT is_stored boolean
+  OUT global_position bigint
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -262,7 +283,7 @@ BEGIN
   PERFORM reservation.lock_category(
     message_store.hash_64(message_store.category(next_position.stream_name)));
 
-  SELECT m.position, m.stream_name,
+  SELECT m.position, m.global_position, m.stream_name,
          (m.stream_name, m.type, m.data, reservation.untraced(m.metadata)) IS NOT DISTINCT FROM
          (next_position.stream_name, next_position.type, next_position.data,
           reservation.untraced(next_position.metadata)) AS says_the_same
@@ -275,7 +296,7 @@ BEGIN
     END IF;
     PERFORM reservation.flush_with_commit();
     "position" := stored.position;
-    is_stored := true;
+    global_position := stored.global_position;
     RETURN;
   END IF;
 
@@ -293,12 +314,11 @@ BEGIN
   END IF;
 
   "position" := version + 1;
-  is_stored := false;
 END
 $$;
 
--- Writes each message as if it were written alone, in the order given. Returns the position of each in
--- its stream, NULL for one that is refused because of what it says; written alone, it gets the error.
+-- Writes each message as if it were written alone, in the order given. Returns the positions of each,
+-- NULL for one that is refused because of what it says; written alone, it gets the error.
 -- The set is tried first. Only where that is refused does each message get a subtransaction of its own.
 CREATE OR REPLACE FUNCTION reservation.write_each(
   ids uuid[],
@@ -306,12 +326,14 @@ CREATE OR REPLACE FUNCTION reservation.write_each(
   types text[],
   data jsonb[],
   metadata jsonb[],
-  expected_versions bigint[]
-) RETURNS bigint[]
+  expected_versions bigint[],
+  OUT positions bigint[],
+  OUT global_positions bigint[]
+)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  positions bigint[];
+  written pg_catalog.record;
   caller_flushes pg_catalog.text := coalesce(
     pg_catalog.current_setting('reservation.caller_flushes', true), '');
 BEGIN
@@ -320,25 +342,30 @@ BEGIN
     PERFORM pg_catalog.set_config('reservation.caller_flushes', 'refusals', true);
   END IF;
   BEGIN
-    positions := reservation.write_messages(
+    written := reservation.write_messages(
       ids, stream_names, types, data, metadata, expected_versions);
+    positions := written.positions;
+    global_positions := written.global_positions;
     PERFORM pg_catalog.set_config('reservation.caller_flushes', caller_flushes, true);
-    RETURN positions;
+    RETURN;
   EXCEPTION
     WHEN raise_exception OR integrity_constraint_violation OR data_exception
       OR program_limit_exceeded OR feature_not_supported THEN NULL;
   END;
   FOR n IN 1 .. pg_catalog.cardinality(ids) LOOP
     BEGIN
-      positions[n] := reservation.write_message(
+      written := reservation.write_message(
         ids[n], stream_names[n], types[n], data[n], metadata[n], expected_versions[n]);
+      positions[n] := written.position;
+      global_positions[n] := written.global_position;
     EXCEPTION
       WHEN raise_exception OR integrity_constraint_violation OR data_exception
-        OR program_limit_exceeded OR feature_not_supported THEN positions[n] := NULL;
+        OR program_limit_exceeded OR feature_not_supported THEN
+        positions[n] := NULL;
+        global_positions[n] := NULL;
     END;
   END LOOP;
   PERFORM pg_catalog.set_config('reservation.caller_flushes', caller_flushes, true);
-  RETURN positions;
 END
 $$;
 
