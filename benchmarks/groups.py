@@ -72,7 +72,7 @@ def _handle(bench: Bench, count: int, workers: int, app: str = "waiting") -> flo
             app_dir=ROOT,
         ) as running:
             running.started(workers)
-            _wait_until_shared(connection, workers)
+            wait_until_shared(connection, RESERVED, workers)
             start = time.time()
             workload.consume(connection, account, COMMANDS, count)
             end = running.reached(RESERVED, count).timestamp()
@@ -91,7 +91,7 @@ def takeover(bench: Bench) -> Iterator[Result]:
             for number in range(KILLS):
                 with Running(url, *arguments) as killed:
                     killed.started()
-                    _wait_until_shared(connection, 2)
+                    wait_until_shared(connection, RESERVED, 2)
                     worker = killed.worker
                     its_own = _account_of(connection, worker.pid, number)
                     killed.process.kill()
@@ -114,10 +114,11 @@ def takeover(bench: Bench) -> Iterator[Result]:
     )
 
 
-def _wait_until_shared(connection: Connection[Any], members: int) -> None:
+def wait_until_shared(connection: Connection[Any], category: str, members: int) -> None:
     """Wait until every partition is held, in equal shares by the given number of members."""
     share = PARTITIONS // members
-    while [n for (n,) in connection.execute(_QUERIES["shares"]).fetchall()] != [share] * members:
+    names = {"category": category}
+    while connection.execute(_QUERIES["shares"], names).fetchall() != [(share,)] * members:
         time.sleep(0.02)
 
 

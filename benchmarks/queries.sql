@@ -61,7 +61,7 @@ WHERE datname = current_database()
 
 -- name: shares
 SELECT count(*) FROM reservation.positions
-WHERE category = 'accountTransaction'
+WHERE category = %(category)s
 GROUP BY holder
 
 -- name: account_of

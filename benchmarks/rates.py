@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import Connection
 
 from benchmarks import workload
+from benchmarks.groups import PARTITIONS, WORKERS, wait_until_shared
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.limited import LIMIT, QUICK, SLOW
 from benchmarks.running import ROOT, Running
@@ -18,9 +19,8 @@ from reservation.postgres.queries import load_queries
 from reservation.store.notifications import set_notices
 
 COMMANDS = "account:command"
-WORKERS, PARTITIONS = 4, 16
-COUNT = 16_000
-FIRST, LAST = 0.25, 0.9  # of the calls: in between, all processes work, and none is at its end
+COUNT = 20_000
+FIRST, LAST = 0.1, 0.9  # of the calls: in between, all processes have some
 ROUNDS = 2
 KEPT, COST = 0.95, 0.8
 
@@ -33,7 +33,7 @@ def rates(bench: Bench) -> Iterator[Result]:
 
     The cost is that for a handler that lasts so long that four processes make about as many calls
     without a rate. So what it loses is not what the rate forbids. Counted are the calls from a
-    quarter of the backlog to nine tenths.
+    tenth of the backlog to nine tenths.
     """
     print(
         f"rates: {COUNT:,} deposits, each to an account of its own, with {WORKERS} workers, "
@@ -66,11 +66,8 @@ def _speed(called: list[float]) -> float:
 
 
 def _called(bench: Bench, app: str) -> list[float]:
-    """Handle a backlog; return when the handler was called, in order."""
+    """Handle a backlog, which is sent at once; return when the handler was called, in order."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
-        sent = workload.deposits(COUNT, COMMANDS, accounts=COUNT)
-        workload.write_batches(MessageStore(connection), sent)
-        workload.settle(connection)
         set_notices(connection, on=True)
         with Running(
             url,
@@ -80,6 +77,9 @@ def _called(bench: Bench, app: str) -> list[float]:
             app_dir=ROOT,
         ) as running:
             running.started(WORKERS)
+            wait_until_shared(connection, COMMANDS, WORKERS)
+            sent = workload.deposits(COUNT, COMMANDS, accounts=COUNT)
+            workload.write_batches(MessageStore(connection), sent)
             while workload.stored(connection, "account") < COUNT:
                 running.check()
                 time.sleep(0.2)

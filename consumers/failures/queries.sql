@@ -47,19 +47,14 @@ WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
 SELECT reservation.has_open_letter(%(consumer)s, %(category)s)
 
 -- name: heads
--- Of each of some entities the place of its first open letter, in whichever partition that is. An entity is
--- found by a range, and the letters are ordered by it too, so that only the index of the open letters by entity
--- gives that order: by the primary key, a queue of many letters would be read for an entity that has none.
+-- Of each of some entities the place of its first open letter.
 SELECT head.entity, head.global_position
-FROM unnest(%(entities)s::text[]) AS e (entity)
-CROSS JOIN LATERAL (
-  SELECT d.entity, d.global_position
-  FROM reservation.dead_letters d
-  WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-    AND d.entity BETWEEN e.entity AND e.entity AND d.state IN ('waiting', 'parked', 'dead')
-  ORDER BY d.entity, d.global_position
-  LIMIT 1
+FROM (
+  SELECT e.entity, reservation.first_open_letter(%(consumer)s, %(category)s, e.entity) AS global_position
+  FROM unnest(%(entities)s::text[]) AS e (entity)
+  OFFSET 0
 ) AS head
+WHERE head.global_position IS NOT NULL
 
 -- name: blocked
 SELECT DISTINCT entity
@@ -99,12 +94,8 @@ WITH open AS MATERIALIZED (
       AND (%(only)s::bigint[] IS NULL OR w.global_position = ANY (%(only)s))
       AND (%(size)s::integer = 1 AND %(partitions)s::integer[] = '{0}'
            OR reservation.partition_of(w.stream_name, %(size)s) = ANY(%(partitions)s))
-      AND (w.entity IS NULL OR w.global_position <= (
-        SELECT d.global_position FROM reservation.dead_letters d
-        WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-          AND d.entity BETWEEN w.entity AND w.entity AND d.state IN ('waiting', 'parked', 'dead')
-        ORDER BY d.entity, d.global_position
-        LIMIT 1))
+      AND (w.entity IS NULL OR w.global_position
+             <= reservation.first_open_letter(%(consumer)s, %(category)s, w.entity))
     ORDER BY w.next_attempt_at
     LIMIT lines.most
   ) AS head
@@ -122,13 +113,8 @@ WITH open AS MATERIALIZED (
              first.state <> 'parked'
              OR reservation.partition_of(first.stream_name, %(size)s) <> ALL (%(partitions)s)))
              OVER (ORDER BY first.global_position) AS is_behind
-    FROM (
-      SELECT d.global_position, d.state, d.stream_name
-      FROM reservation.dead_letters d
-      WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-        AND d.entity BETWEEN h.entity AND h.entity AND d.state IN ('waiting', 'parked', 'dead')
-      ORDER BY d.entity, d.global_position
-      LIMIT CASE WHEN h.is_limited THEN %(limited)s ELSE %(limit)s END
+    FROM reservation.open_letters(
+      %(consumer)s, %(category)s, h.entity, CASE WHEN h.is_limited THEN %(limited)s ELSE %(limit)s END
     ) AS first
   ) AS queue
   WHERE NOT queue.is_behind

@@ -46,7 +46,8 @@ BEGIN
           -- the next messages of a category or a stream
           'read_stream', 'read_category', 'read_category_part', 'read_part', 'read_commands', 'keys_of_next',
           'last_message', 'category_head',
-          'parked_heads', 'last_limited', 'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
+          'open_letters', 'first_open_letter', 'parked_heads', 'last_limited',
+          'scheduled_categories', 'take_scheduled', 'refused_scheduled']),
         (by_key, ARRAY[
           'read_streams', 'read_with_entities', 'read_snapshots', 'write_snapshots', 'read_revisions',
           'find_new', 'reserve', 'compare_reserved', 'compare_initiations', 'stored_positions',

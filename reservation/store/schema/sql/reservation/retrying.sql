@@ -36,6 +36,44 @@ BEGIN
 END
 $$;
 
+-- The open letters of an entity in their order, in whichever partitions they are, up to a number. The entity is a range,
+-- and orders the letters too, so that only the index of the open letters by entity gives that order: by another one all
+-- letters would be read for each entity.
+CREATE OR REPLACE FUNCTION reservation.open_letters(consumer text, category text, entity text, at_most bigint)
+RETURNS TABLE (global_position bigint, state text, stream_name text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT l.global_position, l.state, l.stream_name
+  FROM reservation.dead_letters l
+  WHERE l.consumer = open_letters.consumer AND l.category = open_letters.category
+    AND l.entity BETWEEN open_letters.entity AND open_letters.entity
+    AND l.state IN ('waiting', 'parked', 'dead')
+  ORDER BY l.entity, l.global_position
+  LIMIT at_most;
+END
+$$;
+
+-- The place of the first open letter of an entity; NULL without one.
+CREATE OR REPLACE FUNCTION reservation.first_open_letter(consumer text, category text, entity text) RETURNS bigint
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  RETURN (
+    SELECT l.global_position
+    FROM reservation.dead_letters l
+    WHERE l.consumer = first_open_letter.consumer AND l.category = first_open_letter.category
+      AND l.entity BETWEEN first_open_letter.entity AND first_open_letter.entity
+      AND l.state IN ('waiting', 'parked', 'dead')
+    ORDER BY l.entity, l.global_position
+    LIMIT 1);
+END
+$$;
+
 -- The first open letters of entities that are parked, so that nothing is before them, in some partitions (NULL for
 -- all), up to a limit. Of each entity that has parked letters two index entries are read, however many it has.
 CREATE OR REPLACE FUNCTION reservation.parked_heads(
