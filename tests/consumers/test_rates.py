@@ -365,10 +365,10 @@ def test_async_calls_that_are_taken_ahead_begin_at_their_times(connection):
         times.append(asyncio.get_running_loop().time())
 
     till = Till(connection, handler=handler, rate=Rate(100, per="1s"))
-    till.send(*(f"{n}a" for n in range(6)))
-    assert till.drain() == {"handled": 6}
+    till.send(*(f"{n}a" for n in range(9)))
+    assert till.drain() == {"handled": 9}
     assert letters(connection) == []
-    assert times[-1] - times[0] >= 0.045
+    assert times[-1] - times[0] >= 0.03  # the first may be late, by up to 0.05
 
 
 def test_states_and_rates_go_together(connection):
