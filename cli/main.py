@@ -59,7 +59,8 @@ def main() -> None:
     reservation scheduled list        see what is written later, and cancel it
     reservation models list           see the versions of read models, and switch their views
     reservation pause account --reason "provider migration"
-                                      stop its consumers for a while; `resume` lets them go on
+                                      stop its consumers for a while
+    reservation resume account        let them go on
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account

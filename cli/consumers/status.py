@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import click
@@ -16,12 +15,12 @@ from cli.common.durations import DurationType, in_two_units
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
-from cli.consumers.pause import pause_as_json
+from cli.consumers import status_json
 from consumers.group.inspection.breakers import BreakerStatus
 from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.inspection.stored_positions import Holder
 from consumers.group.inspection.unread import UnreadCategory
-from consumers.group.inspection.waits import KINDS, pauses_of, total, why
+from consumers.group.inspection.waits import pauses_of, total, why
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -91,7 +90,7 @@ def status(
         return
     seen = _look(database_url, component)
     if as_json:
-        click.echo(json.dumps(_as_json(seen)))
+        click.echo(json.dumps(status_json.as_json(seen)))
     else:
         console().print(_render(seen, app=app))
 
@@ -299,78 +298,3 @@ def _ago(moment: datetime | None, now: datetime) -> str:
 
 def _when(moment: datetime) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _as_json(seen: Status) -> dict[str, object]:
-    schedule, held, series = seen.schedule, seen.oldest_snapshot, seen.series
-    return {
-        "time": seen.time.isoformat(),
-        "storeId": str(seen.store_id),
-        "scheduled": {
-            "messages": schedule.messages,
-            "nextAt": schedule.next_at and schedule.next_at.isoformat(),
-            "overdue": schedule.overdue,
-            "overdueSince": schedule.overdue_since and schedule.overdue_since.isoformat(),
-            "refused": schedule.refused,
-            "dead": schedule.dead,
-        },
-        "oldestSnapshot": held
-        and {
-            "kind": held.kind,
-            "name": held.name,
-            "role": held.role,
-            "application": held.application,
-            "since": held.since.isoformat(),
-        },
-        "unread": [
-            {"category": one.category, "messages": one.messages, "atLeast": one.at_least}
-            for one in seen.unread
-        ],
-        "breakers": [
-            {
-                "consumer": one.consumer,
-                "category": one.category,
-                "type": one.type,
-                "state": one.state,
-                "since": one.since and one.since.isoformat(),
-                "until": one.until and one.until.isoformat(),
-                "errorType": one.error_type,
-            }
-            for one in seen.breakers
-        ],
-        "partitions": [
-            {
-                "consumer": partition.stored.consumer,
-                "category": partition.stored.category,
-                "partition": partition.stored.partition,
-                "partitions": partition.stored.partitions,
-                "position": partition.stored.position,
-                "messageId": partition.stored.message_id and str(partition.stored.message_id),
-                "foreign": partition.stored.foreign,
-                "epoch": partition.stored.epoch,
-                "head": partition.head,
-                "lagMessages": partition.lag.messages,
-                "lagAtLeast": partition.lag.at_least,
-                "lagSeconds": partition.lag.seconds,
-                "unreadable": partition.lag.unreadable,
-                "holder": partition.stored.holder and asdict(partition.stored.holder),
-                "updatedAt": partition.stored.updated_at
-                and partition.stored.updated_at.isoformat(),
-                "dead": partition.letters.dead,
-                "parked": partition.letters.parked,
-                "waiting": partition.letters.waiting,
-                "reasons": {kind: partition.letters.counts.get(kind, 0) for kind in KINDS},
-                "nextAttemptAt": partition.next_attempt_at
-                and partition.next_attempt_at.isoformat(),
-            }
-            for partition in seen.partitions
-        ],
-        "pauses": [pause_as_json(one) for one in seen.pauses],
-        "recurring": {
-            "series": series.declared,
-            "nextAt": series.next_at and series.next_at.isoformat(),
-            "overdue": series.overdue,
-            "failing": series.failing,
-            "stopped": series.stopped,
-        },
-    }

@@ -134,7 +134,7 @@ def test_a_role_that_lacks_rights_is_named(roles, connection):
     assert "lacks rights of an auditor, such as SELECT on " in line
     assert f"reservation store grants auditor console_operator_{os.getpid()}" in line
     line, _ = refused("--database-url", auditor, "--operator-database-url", auditor)
-    assert "lacks rights of an operator, such as INSERT (" in line
+    assert "lacks rights of an operator, such as DELETE on reservation.pauses" in line
 
 
 def test_two_stores_are_refused(database_url, make_database, template):

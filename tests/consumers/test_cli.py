@@ -295,7 +295,7 @@ def test_shells_can_complete_our_commands(shell):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("re", ["reconcile", "retire"]),
+        ("re", ["reconcile", "resume", "retire"]),
         ("st", ["start", "status", "store", "story"]),
         ("store re", ["repair"]),
         ("reconcile bank:account --gr", ["--grace"]),

@@ -308,7 +308,7 @@ def test_the_settings_of_a_consumers_connection(store, database_url):
 
     address = conninfo.make_conninfo(
         database_url,
-        options="-c idle_in_transaction_session_timeout=7 -c statement_timeout=7000",
+        options="-c idle_in_transaction_session_timeout=700 -c statement_timeout=7000",
     )
     store.write([open_(), deposit()], COMMANDS)
     with hosted(bank(look), address):
