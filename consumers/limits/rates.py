@@ -17,8 +17,10 @@ from reservation.declaration.table import declarations
 from reservation.handlers.rate import LONGEST
 
 # Seconds that calls are taken ahead at most; that those of one statement take, so that several
-# processes take turns; and that a batch waits for the times of its calls in all.
+# processes take turns; and that a batch waits for the times of its calls in all, besides a part of
+# the time that it takes.
 HORIZON, TURN, PATIENCE = 0.1, 0.025, 0.2
+_PART = 0.25
 
 # Seconds by which a call may be late; then another one is taken, so that late ones do not add up.
 _LATE = 0.05
@@ -56,7 +58,7 @@ class Rates:
         self._keys = {"consumer": component.name, "category": category}
         self._connection = connection
         self._calls: dict[str, _Calls] = {}
-        self._patience = PATIENCE
+        self._began, self._waited = time.monotonic(), 0.0
         self._lasts = dict.fromkeys(self._rates, _FIRST_GUESS)
         self._clean_at = time.monotonic() + CLEANING
 
@@ -76,7 +78,7 @@ class Rates:
     def begin(self) -> None:
         """Begin a batch; what was taken and not made is lost."""
         self._calls.clear()
-        self._patience = PATIENCE
+        self._began, self._waited = time.monotonic(), 0.0
 
     def need(self, type_: str, command: object) -> None:
         """Note a message of the batch whose handler may be called."""
@@ -101,7 +103,7 @@ class Rates:
 
     def waited(self, seconds: float) -> None:
         """Note that the batch has waited for a call."""
-        self._patience -= seconds
+        self._waited += seconds
 
     def lasted(self, type_: str, seconds: float) -> None:
         """Note how long a call has lasted."""
@@ -120,7 +122,7 @@ class Rates:
             "seconds": interval,
             "burst": rate.burst,
             "calls": max(min(calls.needed, at_once, int(TURN / interval)), 1),
-            "horizon": HORIZON if concurrency else max(min(HORIZON, self._patience), 0.0),
+            "horizon": HORIZON if concurrency else self._horizon(),
             "is_new": not has_waited,
         }
         ((taken, first_in, next_in),) = self._connection.query("take_calls", values)
@@ -132,6 +134,11 @@ class Rates:
         if now >= self._clean_at:
             self._clean_at = now + CLEANING
             self._connection.query("forget_rates", self._keys)
+
+    def _horizon(self) -> float:
+        """Return how many seconds the batch still waits, up to how far calls are taken ahead."""
+        patience = PATIENCE + _PART * (time.monotonic() - self._began) - self._waited
+        return min(max(patience, 0.0), HORIZON)
 
     def _name(self, type_: str, command: object) -> str:
         """Return the name of the rate of a message, which shows nothing of its data."""
