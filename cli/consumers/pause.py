@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -119,10 +120,7 @@ def resume_command(scope: Scope, every: bool, database_url: str, as_json: bool) 
 def pause_as_json(pause: StoredPause) -> dict[str, object]:
     """Return a pause as commands print it."""
     return {
-        "component": pause.scope.component,
-        "category": pause.scope.category,
-        "type": pause.scope.type,
-        "entity": pause.scope.entity,
+        **asdict(pause.scope),
         "reason": pause.reason,
         "pausedBy": pause.paused_by,
         "pausedAt": pause.paused_at.isoformat(),

@@ -124,14 +124,16 @@ class RetryTransaction:
     def _from_archive(self, letters: Sequence[DueLetter]) -> Sequence[DueLetter]:
         """Return letters with the messages that are only in the archive."""
         wanted = [letter.global_position for letter in letters if letter.is_missing]
-        found = self._archived.at(wanted) if wanted and self._archived is not None else {}
-        return [
-            replace(letter, message=found[letter.global_position], is_missing=False)
-            if letter.global_position in found
-            and found[letter.global_position].id == letter.message.id
-            else letter
-            for letter in letters
-        ]
+        if not wanted or self._archived is None:
+            return letters
+        found = self._archived.at(wanted)
+        read = list[DueLetter]()
+        for letter in letters:
+            message = found.get(letter.global_position)
+            if message is not None and message.id == letter.message.id:
+                letter = replace(letter, message=message, is_missing=False)
+            read.append(letter)
+        return read
 
     def _missing(self, letter: DueLetter) -> Failure:
         """Return the failure of a letter whose message is no longer in the store."""

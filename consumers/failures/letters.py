@@ -207,9 +207,8 @@ class DeadLetters:
         )
         read_as = _read_as([letter for letter, _, _ in failed])
         have_waited = {"have_waited": [letter.is_limited for letter, _, _ in failed]}
-        if self._run(connection, "fail_again", {**columns, **read_as, **have_waited}) != len(
-            failed
-        ):
+        changed = self._run(connection, "fail_again", {**columns, **read_as, **have_waited})
+        if changed != len(failed):
             raise LettersChanged
 
     def _count(

@@ -373,7 +373,7 @@ class Handling:
     def _in_order(self, decoded: Sequence[Decoded], effects: Effects, blocking: Blocking) -> None:
         """Handle the messages of a batch one after the other, and collect their effects."""
         heads, entity_of = blocking.heads, self._decoding.entity_of
-        may_end, pauses = blocking.policy.tried is None, self._context.pauses
+        may_end = blocking.policy.tried is None
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
                 self._messages.remember(item, effects)
@@ -386,7 +386,7 @@ class Handling:
                     effects.ends_before = item.message
                     return
                 # The first is handled in any case, so that there is something to commit.
-                if pauses is not None and pauses.whole is not None and item is not decoded[0]:
+                if self._context.is_paused and item is not decoded[0]:
                     if may_end:
                         effects.ends_before = item.message
                         return

@@ -38,6 +38,8 @@ from reservation.messages.message import StoredMessage
 # sees that a pause is over; after these seconds too, if it ended before it could do so.
 PAUSED = Failure(Reason.PAUSED, wait=600.0)
 
+_WITHOUT_LIMITS = nullcontext()
+
 
 class MessageHandling:
     """Handles a message for one consumer of a component.
@@ -122,11 +124,8 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            if self._limits is None:
+            with self.calling(message):
                 events = self.call(message, handle, context)
-            else:
-                with self._limits.calling(message):
-                    events = self.call(message, handle, context)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
@@ -260,7 +259,7 @@ class MessageHandling:
 
     def calling(self, message: StoredMessage) -> AbstractContextManager[None]:
         """Run a block that calls the handler of a message, which its limits are to know of."""
-        return nullcontext() if self._limits is None else self._limits.calling(message)
+        return _WITHOUT_LIMITS if self._limits is None else self._limits.calling(message)
 
     @property
     def pauses_some(self) -> bool:
@@ -271,11 +270,8 @@ class MessageHandling:
     def is_paused(self, item: Decoded) -> bool:
         """Return whether messages of its type or its entity are paused."""
         pauses = self._context.pauses
-        return (
-            pauses is not None
-            and pauses.single is not None
-            and pauses.single.concern(item.message.type, item.entity_stream)
-        )
+        single = None if pauses is None else pauses.single
+        return single is not None and single.concern(item.message.type, item.entity_stream)
 
     async def awaited(
         self, item: Decoded, stream_name: str, effects: Effects, context: Context

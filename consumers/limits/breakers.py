@@ -73,9 +73,8 @@ class Breakers:
         self._keys = {"consumer": component.name, "category": category}
         self._connection = connection
         self._log = log
-        self._states: dict[str, _State] = {}
-        for breaker, types in declared_breakers(component, category):
-            self._states |= dict.fromkeys(types, _State(breaker, types))
+        self._each = [_State(*one) for one in declared_breakers(component, category)]
+        self._states = {type_: state for state in self._each for type_ in state.types}
         self._is_read = False
 
     def begin(self) -> None:
@@ -151,7 +150,7 @@ class Breakers:
     def _read(self) -> None:
         """Read the states of all."""
         rows = {row[0]: row[1:] for row in self._query("breaker_states")}
-        for state in {id(one): one for one in self._states.values()}.values():
+        for state in self._each:
             wait, is_probing, state.awaits_success = rows.get(state.types[0], (None, False, False))
             state.becomes(wait, is_probing)
             if not is_probing:

@@ -115,7 +115,7 @@ class Batches:
                 or bisection.in_progress
                 or context.membership.due
                 or context.schedule.is_due
-                or context.pauses.whole is not None
+                or context.pauses.stops_consumer
                 or context.due.now
             )
 
@@ -162,7 +162,7 @@ class Batches:
                 return True
             context.running.patient = retrying.one_at_a_time
             arguments = connection, runner.retry_transaction, membership.positions, stop
-            paused = context.pauses.whole is not None
+            paused = context.pauses.stops_consumer
             retried = retrying.run(*arguments, only_ended=paused)
             if retried.has_failed:  # even if its handler has asked the process to stop
                 retried = retrying.run(*arguments, only_ended=paused)

@@ -262,12 +262,12 @@ class Consumer:
         while not stop.requested:
             self._calls.run(connection, stop, 0.0)
             must_pause, call_ended = self._running.must_pause, bool(self._running.due())
-            paused = self._pauses.whole is not None
+            paused = self._pauses.stops_consumer
             if membership.due or not (new_messages or call_ended or paused):
                 self._wait_for_locks(self._rebalancing.rebalance, connection, stop)
                 new_messages = new_messages or membership.behind
             self._look_for_pauses(connection, stop)
-            paused = self._pauses.whole is not None
+            paused = self._pauses.stops_consumer
             if self._recurring.is_due:
                 with membership.busy:
                     sent = self._recurring.run(connection)
@@ -299,7 +299,7 @@ class Consumer:
         running, loop = self._running, self._event_loop
         running.closed = True
         while running.letters and not (self._context.isolates_suspect or loop.cancelling):
-            paused = self._pauses.whole is not None
+            paused = self._pauses.stops_consumer
             if running.ended_letters() if paused else running.due():
                 self._due.soon()
                 self._try(self._batches.retry, runner, connection, stop)

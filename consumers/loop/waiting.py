@@ -52,7 +52,7 @@ class Waiting:
     def wait(self, connection: Connection[Any], stop: Stop) -> bool:
         """Wait; return whether there may be new messages."""
         until_rebalance = self._membership.pause
-        if self._pauses.whole is not None:
+        if self._pauses.stops_consumer:
             self._wait_paused(connection, stop)
             return False
         poll = min(self._poll, until_rebalance)

@@ -5,6 +5,7 @@ later.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ def pause(
         raise PauseError("Give a reason for the pause; it is shown to whoever looks")
     with translated(), connection.transaction():
         _check(connection, scope)
-        values = _names(scope) | {"reason": reason, "on_behalf_of": on_behalf_of}
+        values = asdict(scope) | {"reason": reason, "on_behalf_of": on_behalf_of}
         rows = connection.execute(_QUERIES["pause"], values).fetchall()
         if not rows:
             known = next((one for one in read_pauses(connection) if one.scope == scope), None)
@@ -44,7 +45,7 @@ def pause(
 def resume(connection: Connection[Any], scope: Scope, *, every: bool = False) -> list[StoredPause]:
     """Resume what is paused under exactly these names, or all pauses of a component."""
     with translated(), connection.transaction():
-        values = _names(scope) | {"every": every}
+        values = asdict(scope) | {"every": every}
         resumed = [_pause(*row) for row in connection.execute(_QUERIES["resume"], values)]
         if not resumed:
             _check(connection, scope)
@@ -106,15 +107,6 @@ def _nothing(scope: Scope, others: Sequence[StoredPause]) -> str:
         return f"{scope} is not paused; nothing was changed"
     named = "; ".join(str(one.scope) for one in others[:_SHOWN])
     return f"{scope} is not paused by itself; paused is {named}; nothing was changed"
-
-
-def _names(scope: Scope) -> dict[str, str | None]:
-    return {
-        "component": scope.component,
-        "category": scope.category,
-        "type": scope.type,
-        "entity": scope.entity,
-    }
 
 
 # Any: the columns of a pause, in their order.

@@ -65,6 +65,11 @@ class Pauses:
         self.is_released = True
 
     @property
+    def stops_consumer(self) -> bool:
+        """Whether the consumer handles nothing."""
+        return self.whole is not None
+
+    @property
     def is_due(self) -> bool:
         """Whether it is time for `read`."""
         return time.monotonic() - self._read_at >= INTERVAL

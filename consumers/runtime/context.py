@@ -90,7 +90,7 @@ class ConsumerContext:
     @property
     def is_paused(self) -> bool:
         """Whether no further message is to be handled."""
-        return self.pauses is not None and self.pauses.whole is not None
+        return self.pauses is not None and self.pauses.stops_consumer
 
     @property
     def reserves(self) -> bool:

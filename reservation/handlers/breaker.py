@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from reservation.errors import DeclarationError
-from reservation.handlers.retry import RetryLater, exceptions, interval
+from reservation.handlers.arguments import exceptions, interval, whole_number
+from reservation.handlers.retry import RetryLater
 from reservation.serialization.durations import written
 
 # The store keeps the time of each.
@@ -57,15 +58,9 @@ class Breaker:
         Raises:
             DeclarationError: one of them is out of its range, or not what it must be.
         """
-        if isinstance(failures, bool) or not isinstance(failures, int):
-            raise DeclarationError(
-                f"Breaker: failures={failures!r} is not a whole number; write failures=20"
-            )
-        if not 1 <= failures <= MOST_FAILURES:
-            raise DeclarationError(
-                f"Breaker: failures={failures} is not from 1 to {MOST_FAILURES}; write failures=20"
-            )
-        self.failures = failures
+        self.failures = whole_number(
+            "Breaker: failures", failures, MOST_FAILURES, "20", "write failures=20"
+        )
         self.within = interval("Breaker: within", within)
         self.open_for = interval("Breaker: open_for", open_for)
         self.on = exceptions("Breaker", on, "name those of a provider that is down")

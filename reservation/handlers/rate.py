@@ -6,15 +6,17 @@ redis-cell's users.)
 """
 
 from datetime import timedelta
-from typing import Any
 
 from reservation.errors import DeclarationError
+from reservation.handlers.arguments import whole_number
 from reservation.serialization.durations import MICROSECOND, time_span, written
 
 # Between two calls. More often than this, a limit in a database would be what limits.
 SHORTEST, LONGEST = timedelta(microseconds=100), timedelta(days=1)
 
 MOST_AT_ONCE = 1_000_000
+
+_WAY_OUT = "to make no calls, stop the component's consumers"
 
 
 class Rate:
@@ -54,8 +56,8 @@ class Rate:
         Raises:
             DeclarationError: one of them is out of its range, or not what it must be.
         """
-        self.calls = _number("calls", calls, "5")
-        self.burst = _number("burst", burst, "10")
+        self.calls = whole_number("Rate: calls", calls, MOST_AT_ONCE, "5", _WAY_OUT)
+        self.burst = whole_number("Rate: burst", burst, MOST_AT_ONCE, "10", _WAY_OUT)
         try:
             self.per = time_span(per)
         except ValueError as error:
@@ -81,17 +83,3 @@ class Rate:
     def interval(self) -> timedelta:
         """The time between two calls, rounded up to microseconds."""
         return -(-(self.per // MICROSECOND) // self.calls) * MICROSECOND
-
-
-def _number(name: str, given: Any, example: str) -> int:
-    """Return a number that is at least 1."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise DeclarationError(
-            f"Rate: {name}={given!r} is not a whole number; write {name}={example}"
-        )
-    if not 1 <= given <= MOST_AT_ONCE:
-        raise DeclarationError(
-            f"Rate: {name}={given} is not from 1 to {MOST_AT_ONCE}; to make no calls, stop the "
-            f"component's consumers"
-        )
-    return given

@@ -10,12 +10,11 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from reservation.errors import DeclarationError
+from reservation.handlers.arguments import exceptions, interval, whole_number
 from reservation.serialization.durations import time_span, written
 
 # Of a policy's attempts, because the store counts them in 32 bits, and nobody waits for more.
 MOST_ATTEMPTS = 1_000_000
-
-_SHORTEST = timedelta(milliseconds=1)
 
 
 class RetryLater(Exception):
@@ -82,16 +81,9 @@ class Retry:
         Raises:
             DeclarationError: one of them is out of its range, or not what it must be.
         """
-        if isinstance(attempts, bool) or not isinstance(attempts, int):
-            raise DeclarationError(
-                f"Retry: attempts={attempts!r} is not a whole number; write attempts=10"
-            )
-        if not 1 <= attempts <= MOST_ATTEMPTS:
-            raise DeclarationError(
-                f"Retry: attempts={attempts} is not from 1 to {MOST_ATTEMPTS}; a message is tried "
-                f"at least once"
-            )
-        self.attempts = attempts
+        self.attempts = whole_number(
+            "Retry: attempts", attempts, MOST_ATTEMPTS, "10", "a message is tried at least once"
+        )
         self.first = interval("Retry: first", first)
         self.most = interval("Retry: most", most)
         if self.most < self.first:
@@ -180,30 +172,3 @@ def check_retry(component: str, command: type, retry: Any) -> None:
     raise DeclarationError(
         f"{component}: retry= of {command.__name__} is {given}; write retry=Retry(attempts=10)"
     )
-
-
-def interval(option: str, given: str | timedelta) -> timedelta:
-    """Return a time span that was given for an option of a policy; at least a millisecond."""
-    try:
-        span = time_span(given)
-    except ValueError as error:
-        raise DeclarationError(f"{option}={error}") from None
-    if span < _SHORTEST:
-        raise DeclarationError(f"{option}={written(span)} is too short; give it at least 1ms")
-    return span
-
-
-def exceptions(
-    policy: str, on: type[Exception] | Iterable[type[Exception]], way_out: str
-) -> tuple[type[Exception], ...]:
-    """Return the exceptions that were given as ``on=`` of a policy; at least one."""
-    given: tuple[object, ...] = (on,) if not isinstance(on, Iterable) else tuple(on)
-    for one in given:
-        if not isinstance(one, type) or not issubclass(one, Exception):
-            shown = one.__name__ if isinstance(one, type) else repr(one)
-            raise DeclarationError(
-                f"{policy}: on= names {shown}, which is not an exception derived from Exception"
-            )
-    if not given:
-        raise DeclarationError(f"{policy}: on=() names no exception; {way_out}")
-    return tuple(one for one in given if isinstance(one, type) and issubclass(one, Exception))

@@ -45,10 +45,16 @@ def ask(request: Request) -> Response:
     return _asked(request, request.query_params)
 
 
+def reason_of(form: FormData) -> str | None:
+    """Return the reason that a form gives; None if it gives none that can be stored."""
+    reason = str(form.get("why", "")).strip()
+    return reason if 0 < len(reason) <= LONGEST_REASON and "\0" not in reason else None
+
+
 def decide(request: Request, form: FormData) -> Response:
     """Do what was confirmed, once, with the letters that were there when it was shown."""
-    reason = str(form.get("why", "")).strip()
-    if not reason or len(reason) > LONGEST_REASON or "\0" in reason:
+    reason = reason_of(form)
+    if reason is None:
         problem = f"Give a reason of at most {LONGEST_REASON:,} characters; it is stored."
         return _asked(request, form, problem=problem, status=422)
     try:

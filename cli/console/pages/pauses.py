@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.console.console import action, actor_of, console_of, see
-from cli.console.pages.letter_decisions import LONGEST_REASON
+from cli.console.pages.letter_decisions import LONGEST_REASON, reason_of
 from consumers.pauses import administration
 from consumers.pauses.pause import PauseError, Scope
 
@@ -22,8 +22,8 @@ def ask(request: Request) -> Response:
 
 def pause(request: Request, form: FormData) -> Response:
     """Pause it."""
-    reason = str(form.get("why", "")).strip()
-    if not reason or len(reason) > LONGEST_REASON or "\0" in reason:
+    reason = reason_of(form)
+    if reason is None:
         problem = f"Give a reason of at most {LONGEST_REASON:,} characters; it is shown to others."
         return _asked(request, form, problem=problem, status=422)
     with console_of(request).acting() as connection:
