@@ -19,7 +19,12 @@ from consumers.group.inspection.stored_positions import ConsumerId, categories
 from consumers.group.sizes import checked_sizes
 from consumers.options import DEFAULT_BATCH_BYTES, Options
 from consumers.program import check_names_differ
-from consumers.read_models.archives import archived_parts, check_whole, is_behind
+from consumers.read_models.archives import (
+    archived_parts,
+    check_whole,
+    is_behind,
+    warn_of_removed,
+)
 from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.supervisor.assignment import Assignment
 from consumers.supervisor.supervisor import Address, run
@@ -251,6 +256,7 @@ def _parts(
 ) -> Sequence[ArchivedPart]:
     """Return the archived parts of what a component reads, once they are checked if need be."""
     if archives is None:
+        warn_of_removed(connection, component)
         return ()
     parts = archived_parts(connection, component, archives)
     if is_behind(connection, component, parts):

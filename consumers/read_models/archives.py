@@ -5,13 +5,14 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.archived import ArchivedMessages, Archives
+from consumers.runtime.observability.logs import Log
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.errors import ArchiveError
 from reservation.messages.message import printable
 from reservation.postgres.arrays import fetch_all
 from reservation.postgres.queries import load_queries
-from reservation.read_models.made_versions import ArchivedPart
+from reservation.read_models.made_versions import ArchivedPart, made_version
 from reservation.store.schema.identity import store_id
 
 _QUERIES = load_queries("consumers.read_models")
@@ -58,6 +59,24 @@ def check_whole(connection: Connection[Any], component: Component[Any], archives
                     f"of another store, or an old copy; name the newest one of this store"
                 )
         _check_seam(connection, category, archived, archives)
+
+
+def warn_of_removed(connection: Connection[Any], component: Component[Any]) -> None:
+    """Warn that a version which is about to be made will lack what was removed from the store.
+
+    That is seen where the first messages of a category are not the first ones of their streams.
+    """
+    model = declarations(component).model
+    if model is None or made_version(connection, model) is not None:
+        return
+    for category in declarations(component).subscribed_categories:
+        values = {"category": category, "after": 0, "limit": LOOKED_AT}
+        if fetch_all(connection, _QUERIES["gaps"], values):
+            Log(component.name, category).warning(
+                "messages_removed",
+                hint="the rows will lack what these would change; if they are archived, build the "
+                "next version with --archive",
+            )
 
 
 def is_behind(

@@ -203,6 +203,21 @@ def there(connection):
     return found is not None
 
 
+@pytest.mark.usefixtures("pruned")
+def test_a_version_that_is_made_without_the_archive_is_warned_of(connection):
+    """Once, when it is made; its rows lack what was removed."""
+    at = address(connection)
+    with Started(at, app=FIRST, cwd=ROOT) as started:
+        warned = started.wait_for("messages_removed", category=BOOKINGS)
+        assert "--archive" in warned["hint"]
+        started.wait_for("consumer_started")
+        assert started.stop() == 0
+    with Started(at, app=FIRST, cwd=ROOT) as started:
+        started.wait_for("consumer_started")
+        assert started.stop() == 0
+    assert "messages_removed" not in started.log
+
+
 def test_a_version_is_not_gone_on_with_without_its_archive(connection, pruned):
     """Else it would skip what was removed; behind the end of the archive it needs none."""
     folder, expected = pruned
