@@ -186,3 +186,17 @@ def connection(database_url: str) -> Iterator[Connection[Any]]:
 def store(connection: Connection[Any]) -> MessageStore:
     """Give a client of the test's store."""
     return MessageStore(connection)
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[Connection[Any]]:
+    """Give the connections that waited for the server, once for each time."""
+    waited: list[Connection[Any]] = []
+    wait: Callable[..., Any] = Connection.wait
+
+    def counted(connection: Connection[Any], *arguments: Any, **options: Any) -> Any:
+        waited.append(connection)
+        return wait(connection, *arguments, **options)
+
+    monkeypatch.setattr(Connection, "wait", counted)
+    return waited

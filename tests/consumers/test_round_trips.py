@@ -2,7 +2,6 @@
 
 import secrets
 
-import psycopg
 import pytest
 from structlog.testing import capture_logs
 
@@ -20,19 +19,6 @@ def deposited(key, account_id="1"):
     """Return an event."""
     sent = deposit(key, account=account_id)
     return Deposited(key, account_id, sent.amount, sent.time, sent.time, 0)
-
-
-@pytest.fixture
-def exchanges(monkeypatch):
-    """Give the connections that waited for the server, once for each time."""
-    waited, wait = [], psycopg.Connection.wait
-
-    def counted(connection, *arguments, **options):
-        waited.append(connection)
-        return wait(connection, *arguments, **options)
-
-    monkeypatch.setattr(psycopg.Connection, "wait", counted)
-    return waited
 
 
 def test_a_batch_is_reserved_in_one_round_trip_and_handled_in_few(connection, store, exchanges):

@@ -16,19 +16,6 @@ from tests.support.consuming import hosted, until
 from tests.support.tracing import recording
 
 
-@pytest.fixture
-def waits(monkeypatch):
-    """Give the connections that waited for the server, once for each time."""
-    waited, wait = [], psycopg.Connection.wait
-
-    def counted(connection, *arguments, **options):
-        waited.append(connection)
-        return wait(connection, *arguments, **options)
-
-    monkeypatch.setattr(psycopg.Connection, "wait", counted)
-    return waited
-
-
 @dataclass(frozen=True)
 class Did:
     job_id: str
@@ -61,20 +48,20 @@ def dead(connection):
     return {one.stream_name.removeprefix("job-") for one in stored_letters(connection)}
 
 
-def test_a_batch_of_single_events_takes_few_round_trips(connection, store, waits):
+def test_a_batch_of_single_events_takes_few_round_trips(connection, store, exchanges):
     """A handler that executes one statement is not waited for at each of them."""
     write(store, *(Did(str(n)) for n in range(1000)))
     consumers.drain(job_with({}), address(connection))
-    assert len(waits) < 100
+    assert len(exchanges) < 100
     assert len(jobs(connection)) == 1000
 
 
-def test_a_failure_slows_down_only_its_own_batch(connection, store, waits):
+def test_a_failure_slows_down_only_its_own_batch(connection, store, exchanges):
     """The events of other batches are not undone one by one."""
     write(store, *(Did(f"a{n}") for n in range(50)), Did("bad", "fails"))
     write(store, *(Did(f"b{n}") for n in range(1000)))
     consumers.drain(job_with({"fails": fails}), address(connection), batch_size=100)
-    assert len(waits) < 800
+    assert len(exchanges) < 800
     assert len(jobs(connection)) == 1050
 
 
