@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
+from pyarrow.parquet import read_table
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
@@ -65,16 +66,16 @@ class ArchivedFacts(Facts):
 
     def positions(self, head: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages behind one, in the archive or the store."""
-        yield self._in_files(ds.field("global_position") > head)
+        yield self._in_files(pc.field("global_position") > head)
         yield from Facts.positions(self, head)
 
     def archived(self, last: int) -> PositionArray:
         """Return the global positions up to one of the messages that are in the archive."""
-        return self._in_files(ds.field("global_position") <= last)
+        return self._in_files(pc.field("global_position") <= last)
 
-    def _in_files(self, condition: ds.Expression) -> PositionArray:
-        files = ds.dataset(self.union.archive.files, format="parquet")
-        found = files.to_table(columns=["global_position"], filter=condition)
+    def _in_files(self, condition: pc.Expression) -> PositionArray:
+        files = self.union.archive.files
+        found = read_table(files, columns=["global_position"], filters=condition)
         positions: PositionArray = found.column(0).to_numpy()
         return positions
 

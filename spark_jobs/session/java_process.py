@@ -13,7 +13,9 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from socketserver import BaseServer
 from types import FrameType
 
 from py4j.java_gateway import JavaGateway
@@ -47,8 +49,10 @@ def started(properties: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
         with signals, _without_log_of_failed_calls():
             try:
                 context = SparkContext(conf=_conf(properties))
+                server = context._accumulatorServer
                 # Else it prints a traceback where Java is ended while it is connected.
-                vars(context._accumulatorServer)["handle_error"] = _nothing
+                vars(server)["handle_error"] = _nothing
+                vars(server)["shutdown"] = partial(_shut_down, server)
                 signals.listen()  # the context has replaced the handler of SIGINT
                 session = SparkSession.builder.config(map={**properties}).getOrCreate()
             except Exception as error:
@@ -68,6 +72,11 @@ def started(properties: Mapping[str, str], log: Path) -> Iterator[SparkSession]:
 
 def _nothing(*_: object) -> None:
     """Report no error."""
+
+
+def _shut_down(server: BaseServer) -> None:
+    """Let a server end by itself: it takes a second to notice that it should."""
+    threading.Thread(target=type(server).shutdown, args=[server], daemon=True).start()
 
 
 def _stop(session: SparkSession) -> None:

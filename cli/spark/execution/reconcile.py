@@ -12,7 +12,6 @@ from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
 from cli.common.extras import require_extras
 from cli.common.lazy import load
 from cli.common.tables import console
-from cli.spark.execution.follow import follow_until_stopped
 from cli.spark.execution.prepare import prepare_later
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component, refuse_read_model
@@ -92,6 +91,7 @@ def reconcile(
         conf=conf,
     )
     if follow:
+        follow_until_stopped = load("cli.spark.execution.follow:follow_until_stopped")
         is_in_order = follow_until_stopped(run, checked, prometheus, as_json=as_json)
         prepare_later(master, remote)
         if not is_in_order:
