@@ -25,6 +25,7 @@ from spark_jobs.findings import accepted
 from spark_jobs.findings.described import described, with_deleted
 from spark_jobs.run import Run, app_dir, declaration_of, judged_by
 from spark_jobs.session.session import spark_session
+from spark_jobs.session.settings import having
 from spark_jobs.snapshot.categories import Categories
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
@@ -187,16 +188,19 @@ def _judged(
         else:
             summaries = fold.fold(rows.facts.folded_together(), rows.facts.number)
         judged = verdicts.judge(summaries, rows, source.progress)
-        yield judged.counts, computed(source.described(judged, read)), read
+        with having(source.spark, judged.plan):
+            found = computed(source.described(judged, read))
+        yield judged.counts, found, read
         return
     step.check(state, source.snapshot, source.progress, is_archived=run.archive is not None)
     rows = source.rows(read, step.seed_of(state, source.snapshot), None)
     state_step = step.StateStep(state, rows, source.progress)
-    if (found := state_step.unchanged()) is not None:
-        yield *found, read
+    if (unchanged := state_step.unchanged()) is not None:
+        yield *unchanged, read
         return
     judged = state_step.judge()
-    yield judged.counts, state_step.store_findings(source.described(judged, read)), read
+    found = state_step.store_findings(source.described(judged, read), judged.plan)
+    yield judged.counts, found, read
     state_step.commit()
 
 

@@ -128,7 +128,8 @@ class Follower:
         read = source.categories
         rows = source.rows(read, step.seed_of(state, snapshot), None)
         state_step = step.StateStep(state, rows, source.progress)
-        found = state_step.store_findings(source.described(state_step.judge(), read))
+        judged = state_step.judge()
+        found = state_step.store_findings(source.described(judged, read), judged.plan)
         decisions = snapshot.accepted()
         snapshot.release()
         found = accepted.without(found, decisions)

@@ -41,19 +41,18 @@ _OF_DRIVERS = {
 
 
 # Of plans for few rows: compiling code and dividing work take longer than the work.
+_FEW = 20_000
 SMALL_PLAN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
 }
 
 
-# Of a plan for many rows among those.
-LARGE_PLAN = {
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-}
+def plan_for(rows: int) -> Mapping[str, str]:
+    """Return the properties of plans for a number of rows: none if they are many."""
+    return SMALL_PLAN if rows <= _FEW else {}
 
 
 @contextmanager

@@ -10,13 +10,14 @@ import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from reservation.component import Component
 from spark_jobs import fold
@@ -24,7 +25,7 @@ from spark_jobs.common import files as data_files
 from spark_jobs.common.caching import computed
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.errors import StateError
-from spark_jobs.session.settings import LARGE_PLAN, SMALL_PLAN, having
+from spark_jobs.session.settings import having
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, parts_of
 from spark_jobs.state.folder import (
@@ -47,9 +48,6 @@ from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, j
 
 # More folders of summaries than that are merged into one.
 _FOLDERS = 16
-
-# Up to so many groups are few.
-_SMALL = 50_000
 
 _GROUP = ["is_key", "grp"]
 
@@ -108,8 +106,7 @@ class StateStep:
         differs = self._new_messages or self._lacking
         if before is None or differs or before.judged_with != self._judged_with:
             return None
-        findings = self._spark.read.parquet(str(self._state.folder / before.findings))
-        return counts_of(before.counts), findings
+        return counts_of(before.counts), self._read(before.findings)
 
     def _head(self, category: str) -> Head:
         return Head(*self._facts.snapshot.head(category))
@@ -117,16 +114,7 @@ class StateStep:
     def judge(self) -> Judged:
         """Read new messages, merge and judge."""
         self._state.begin(self._run)
-        with having(self._spark, SMALL_PLAN) if self._is_small() else nullcontext():
-            return self._merged(self._new(), self._facts.passes())
-
-    def _is_small(self) -> bool:
-        """Whether few groups are judged: compiling code for them takes longer than doing it."""
-        if self._before is None:
-            return False
-        files = data_files.paths(self._state.folder / self._before.open)
-        not_closed: int = sum(pq.read_metadata(file).num_rows for file in files)
-        return self._new_messages + not_closed <= _SMALL
+        return self._merged(self._new(), self._facts.passes())
 
     def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
         summaries = [] if new is None else [new]
@@ -134,8 +122,7 @@ class StateStep:
         former_counts = Counts()
         if self._before is not None:
             groups = self._judged_again(new)
-            with having(self._spark, LARGE_PLAN):
-                stored = computed(self._stored_summaries().join(groups, _GROUP, "left_semi"))
+            stored = computed(self._stored_summaries().join(groups, _GROUP, "left_semi"))
             former_counts = closed_counts(stored.join(self._not_closed(), _GROUP, "left_anti"))
             self._closed = counts_of(self._before.closed)
             summaries.append(stored)
@@ -149,18 +136,18 @@ class StateStep:
         judged.groups.write.parquet(str(self.folder / OPEN))
         self._closed = added(added(self._closed, former_counts, -1), judged.closed)
         self._counts = added(self._closed, judged.others)
-        return Judged(self._closed, judged.others, judged.findings, judged.groups)
+        return replace(judged, closed=self._closed)
 
     @property
     def _parts(self) -> int:
         """The number of parts that merged groups are split into."""
         return parts_of(self._new_messages) if self._before is not None else self._facts.number
 
-    def store_findings(self, findings: DataFrame) -> DataFrame:
-        """Write the rows of findings, and return them."""
-        place = str(self.folder / FINDINGS)
-        findings.write.parquet(place)
-        return self._spark.read.parquet(place)
+    def store_findings(self, findings: DataFrame, plan: Mapping[str, str]) -> DataFrame:
+        """Write the rows of findings by a plan with some properties, and return them."""
+        with having(self._spark, plan):
+            findings.write.parquet(str(self.folder / FINDINGS))
+        return self._read(f"{self.name}/{FINDINGS}")
 
     def _new(self) -> DataFrame | None:
         """Write the summaries of new messages, and note their positions; None if there are none."""
@@ -177,7 +164,7 @@ class StateStep:
         fold.fold(facts, self._parts).write.parquet(str(place))
         if not [*data_files.data_files(place)]:
             raise not_here(place)
-        return self._spark.read.parquet(str(place))
+        return self._read(f"{self.name}/{SUMMARIES}")
 
     def _judged_again(self, new: DataFrame | None) -> DataFrame:
         """Return the groups that are judged again."""
@@ -191,12 +178,17 @@ class StateStep:
     def _stored_summaries(self) -> DataFrame:
         """Return the summaries of earlier runs."""
         assert self._before is not None  # noqa: S101  there are earlier runs
-        places = [str(self._state.folder / name) for name in self._before.summaries]
-        return self._spark.read.parquet(*places)
+        return self._read(*self._before.summaries)
 
     def _not_closed(self) -> DataFrame:
         assert self._before is not None  # noqa: S101  there are earlier runs
-        return self._spark.read.parquet(str(self._state.folder / self._before.open))
+        return self._read(self._before.open)
+
+    def _read(self, *names: str) -> DataFrame:
+        """Return the rows of folders, whose columns are looked up here and not by a job."""
+        places = [self._state.folder / name for name in names]
+        columns = from_arrow_schema(pq.read_schema(data_files.paths(*places)[0]))
+        return self._spark.read.schema(columns).parquet(*map(str, places))
 
     def commit(self, lasting: LastingViolations | None = None) -> None:
         """Make what was read and judged the state."""
@@ -208,8 +200,7 @@ class StateStep:
     def merge_folders(self) -> None:
         """Merge the summaries of many runs into one folder."""
         if len(self._summaries) > _FOLDERS:
-            places = [str(self._state.folder / name) for name in self._summaries]
-            merged = fold.merged(self._spark.read.parquet(*places), parts=self._facts.number)
+            merged = fold.merged(self._read(*self._summaries), parts=self._facts.number)
             merged.write.parquet(str(self.folder / MERGED))
             self._summaries = [f"{self.name}/{MERGED}"]
 

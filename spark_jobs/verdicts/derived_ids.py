@@ -6,7 +6,7 @@ events that the cause's handling writes to that stream (`followed_id` and `furth
 so numbers from 0 upwards are tried until no id is left that could be derived.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -32,21 +32,25 @@ def effects_again(events: DataFrame) -> DataFrame:
     The stream of the cause's entity is `ANY` if the code of today cannot tell it. Then any id of
     version 5 counts as derived.
     """
-    return (
-        events.select(*COLUMNS).groupBy("grp").applyInArrow(_again, "grp bigint, position bigint")
-    )
+    by_group = events.select(*COLUMNS).repartition("grp")
+    ordered = by_group.sortWithinPartitions("grp", "kind", "place")
+    return ordered.mapInArrow(_again, "grp bigint, position bigint")
 
 
-def _again(table: pa.Table) -> pa.Table:
-    rows: list[dict[str, Any]] = table.sort_by(
-        [("kind", "ascending"), ("place", "ascending")]
-    ).to_pylist()
+def _again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Find them group by group; a stream of Arrow for each group would take longer than that."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for _, group in groupby(rows, itemgetter("grp")):
+        if again := _of_group([*group]):
+            yield pa.RecordBatch.from_pylist(again, _SCHEMA)
+
+
+def _of_group(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
     derived = set[str]()
     for stream in {row["stream_name"] for row in rows}:
         derived |= _derived(rows[0], stream, [row for row in rows if row["stream_name"] == stream])
     by_kind = (events for _, events in groupby(rows, itemgetter("kind")))
-    again = [row for events in by_kind for row in _further_effects(events, derived)]
-    return pa.Table.from_pylist(again, _SCHEMA)
+    return [row for events in by_kind for row in _further_effects(events, derived)]
 
 
 def _further_effects(
@@ -58,7 +62,9 @@ def _further_effects(
             yield {"grp": row["grp"], "position": row["position"]}
 
 
-def _derived(cause: Mapping[str, Any], stream: str, events: list[dict[str, Any]]) -> set[str]:
+def _derived(
+    cause: Mapping[str, Any], stream: str, events: Sequence[Mapping[str, Any]]
+) -> set[str]:
     """Return the ids of events of a stream that were derived from their cause."""
     candidates = {row["id"]: row["place"] for row in events if row["id"][_VERSION] == "5"}
     if cause["entity"] == ANY:

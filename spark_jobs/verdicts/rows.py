@@ -31,9 +31,10 @@ from spark_jobs.verdicts.meaning import DIFFERENCES, PAIR, Lookup, Meanings
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rows.sql")
 _ROWS = (*FOLDED, "place")
 
-# Numbers of the groups whose messages are read, by whether they are keys: of all, of those that are
-# scattered, with messages besides their parts' first and last ones, and of larger keys.
-OPEN = ("number", "scattered", "larger")
+# Numbers of the groups whose messages are read, by whether they are keys: of all, of keys whose
+# messages do not all say the same, of groups that are scattered, with messages besides their parts'
+# first and last ones, and of larger keys.
+OPEN = ("number", "differing", "scattered", "larger")
 OpenGroups = dict[bool, Counter[str]]
 
 
@@ -100,10 +101,10 @@ class Rows:
         if progress.corrections or any(conflicts):
             facts = facts.unionByName(self.facts.at(states.select("position"), _ROWS))
             facts = facts.dropDuplicates(["position"])
-        found = self._found(facts, open_, states, progress, was_read)
+        found = self._found(facts, open_, numbers, states, progress, was_read)
         if numbers["larger"] and (incomplete := _QUERIES("incomplete", {"found": found})).take(1):
             scanned = self._scanned(open_.join(incomplete, "grp", "left_semi"), own)
-            completed = self._found(scanned, open_, states, progress, was_read)
+            completed = self._found(scanned, open_, numbers, states, progress, was_read)
             found = found.join(incomplete, "grp", "left_anti").unionByName(completed)
         groups = _QUERIES("groups", {"found": found})
         return groups, [_QUERIES("findings_of_keys", {"found": found})]
@@ -112,6 +113,7 @@ class Rows:
         self,
         facts: DataFrame,
         open_: DataFrame,
+        numbers: Counter[str],
         states: DataFrame,
         progress: Progress,
         was_read: str,
@@ -124,11 +126,11 @@ class Rows:
         }
         rows = self._with_meaning(rows, progress)
         referred = computed(_QUERIES("referred", {"rows": rows}, **parts))
-        differing = _QUERIES("differing", {"referred": referred}).toDF(*PAIR)
-        if not differing.take(1):
+        if not (numbers["differing"] or progress.corrections):
             none = f"cast(NULL AS {DIFFERENCES}) AS differences"
             nothing = self._frame([]).selectExpr("position", "position AS referred", none)
             return _QUERIES("found", {"same": _same(referred, nothing)})
+        differing = _QUERIES("differing", {"referred": referred}).toDF(*PAIR)
         compared = self.comparison.compared(differing, self.lookup, progress.given)
         compared = compared.toDF("position", "referred", "differences")
         return computed(_QUERIES("found", {"same": _same(referred, compared)}))

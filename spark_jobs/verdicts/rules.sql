@@ -78,7 +78,9 @@ GROUP BY is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_li
 -- name: counts
 -- What is counted, for each code; of open groups, only how many there are.
 SELECT is_key, is_open, is_closed, code, sum(number) AS number,
-       -- Open groups with other messages than their parts' first and last ones; and larger keys.
+       -- Open keys whose messages do not all say the same, or follow a command that may be elsewhere; open groups
+       -- with other messages than their parts' first and last ones; and larger keys.
+       count_if(is_open AND is_key AND (digests > 1 OR coalesce(answers % 16 = 8, false))) AS differing,
        count_if(is_open AND CASE WHEN is_key THEN asking > 2 OR fewest_asked > 2 OR answered > 2
                                  ELSE answering > 2 OR most > 2 END) AS scattered,
        count_if(is_open AND is_key AND asked > 2) AS larger,

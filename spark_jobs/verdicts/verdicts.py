@@ -5,7 +5,7 @@ read again (`spark_jobs.verdicts.rows`), and the same rules are applied to what 
 """
 
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from spark_jobs import fold
 from spark_jobs.common.caching import computed
 from spark_jobs.common.spark_sql import SparkQueries
-from spark_jobs.session.settings import SMALL_PLAN, having
+from spark_jobs.session.settings import having, plan_for
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import letter_states
 from spark_jobs.verdicts.meaning import DIFFERENCES
@@ -40,7 +40,7 @@ _IS_CLOSED = (
     "NOT is_open AND NOT is_keyless AND (verdict IN ('reserved', 'handled', 'cause') "
     "OR verdict = 'no command' AND answers % 16 = 8)"
 )
-_NAMES = ("is_key", "is_open", "is_closed", "code", "scattered", "larger")
+_NAMES = ("is_key", "is_open", "is_closed", "code", *OPEN)
 
 # What is counted, by code and name.
 Counts = dict[int, Counter[str]]
@@ -57,12 +57,14 @@ class Judged:
         findings: a row for each message that needs attention: ``finding``, ``position``, the group
             that it is counted in, and the ``differences`` of a conflict.
         groups: the groups that are not closed, if they are listed.
+        plan: Spark's properties for plans of the findings.
     """
 
     closed: Counts
     others: Counts
     findings: DataFrame
     groups: DataFrame
+    plan: Mapping[str, str]
 
     @property
     def counts(self) -> Counts:
@@ -123,9 +125,6 @@ def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
     return closed, others, open_groups
 
 
-# Up to so many groups are few: compiling code for their queries takes longer than running it.
-_FEW = 20_000
-
 # The code of a group whose messages give none.
 _NOTHING = -1
 
@@ -146,12 +145,12 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     first = computed(rules.judged(settled))
     closed, others, open_groups = _counted(first)
     findings = [_findings(first)]
+    found = sum(numbers[name] for numbers in others.values() for name in _FOUND)
+    plan = plan_for(found + sum(numbers["number"] for numbers in open_groups.values()))
     if open_groups:
-        few = sum(numbers["number"] for numbers in open_groups.values()) <= _FEW
-        with having(summaries.sparkSession, SMALL_PLAN) if few else nullcontext():
-            groups, of_messages = rows.judged(
-                first.where("is_open"), states, progress, rules.was_read, open_groups
-            )
+        with having(summaries.sparkSession, plan):
+            open_ = _divided(first.where("is_open"), plan)
+            groups, of_messages = rows.judged(open_, states, progress, rules.was_read, open_groups)
             again = computed(rules.judged(groups, "false"))
             _, of_open, _ = _counted(again)
         others = added(others, of_open)
@@ -159,7 +158,12 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     if progress.deleted:
         others = added(others, {_NOTHING: Counter(deleted=len(progress.deleted))})
     not_closed = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
-    return Judged(closed, others, reduce(_added, findings), not_closed)
+    return Judged(closed, others, _divided(reduce(_added, findings), plan), not_closed, plan)
+
+
+def _divided(frame: DataFrame, plan: Mapping[str, str]) -> DataFrame:
+    """Return few rows as one part, whose plans need no exchange, and many as they are."""
+    return frame.coalesce(1) if plan else frame
 
 
 def closed_counts(summaries: DataFrame) -> Counts:
