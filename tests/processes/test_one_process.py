@@ -193,8 +193,9 @@ def test_messages_of_two_categories_that_end_the_process_do_not_stop_the_service
         assert started.stop() == 0
     assert things.dead() == [(f"{name}1", "process_died", 3) for name in NAMES]
     for name in NAMES:
-        # With its batch, and by itself; each death may be that of the other message.
-        assert 4 <= things.calls(f"{name}1") <= 8
+        # By itself, and with its batch unless the other message ended the process before that was
+        # read; each death may be that of the other message.
+        assert 3 <= things.calls(f"{name}1") <= 8
 
 
 def test_a_message_that_ends_the_process_late_is_found_beside_a_busy_consumer(things):
