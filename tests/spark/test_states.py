@@ -172,5 +172,5 @@ def test_a_snapshot_is_not_held_to_the_end(store, connection, held, reconcile, a
     for how, run in runs.items():
         held.clear()
         assert run()["snapshotHeldSeconds"] > 0, how
-        assert held[0] or how == "archive", how
+        assert any(held) or how == "archive", how
         assert not held[-1], how
