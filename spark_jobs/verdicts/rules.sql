@@ -23,18 +23,20 @@ LEFT JOIN {letter_states} d ON g.is_key AND d.position = g.first_asked
 -- name: judged
 -- The verdict of each group. Groups that need no attention are counted together. The verdict of a closed group
 -- does not depend on what consumers do.
-SELECT is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_listed THEN grp END AS grp,
-       count(*) AS number, sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
-       sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
+SELECT is_key, code, verdict, is_keyless, is_open, is_closed, listed.*, number, asked, answered, same, again,
+       mismatches, twice, corrected, multiple, causes
+FROM (
+SELECT is_key, code, verdict, is_keyless, is_open, is_closed,
+       CASE WHEN $is_listed THEN
+         struct(grp, first_asked, last_asked, first_answered, last_answered, asks, answers, cardinal, follows,
+                followers, passes, digests, most, asking, fewest_asked, other_first_asked, other_last_asked,
+                most_asked, answering, other_first_answered, other_last_answered)
+       END AS listed,
+       count(*) AS number, sum(asked) AS asked, sum(answered) AS answered,
        sum(same) AS same, sum(greatest(same + elsewhere - 1, 0)) AS again, sum(mismatches) AS mismatches,
        count_if(twice > 0) AS twice, count_if(is_corrected) AS corrected,
        count_if(is_key AND answered > 1 AND answers % 16 IN (3, 4)) AS multiple,
-       count_if(NOT is_key AND asked > 0 AND followers > 0) AS causes,
-       max(asks) AS asks, max(answers) AS answers, max(cardinal) AS cardinal, max(follows) AS follows,
-       sum(followers) AS followers, sum(passes) AS passes, max(digests) AS digests, max(most) AS most,
-       max(asking) AS asking, max(fewest_asked) AS fewest_asked, max(other_first_asked) AS other_first_asked,
-       max(other_last_asked) AS other_last_asked, max(most_asked) AS most_asked, max(answering) AS answering,
-       max(other_first_answered) AS other_first_answered, max(other_last_answered) AS other_last_answered
+       count_if(NOT is_key AND asked > 0 AND followers > 0) AS causes
 FROM (
  SELECT *, $is_closed AS is_closed FROM (
   SELECT *,
@@ -73,7 +75,8 @@ FROM (
   )
  )
 )
-GROUP BY is_key, code, verdict, is_keyless, is_open, is_closed, CASE WHEN $is_listed THEN grp END
+GROUP BY ALL
+)
 
 -- name: counts
 -- What is counted, for each code; of open groups, only how many there are.
