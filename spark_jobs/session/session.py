@@ -112,8 +112,8 @@ def _local(
 
 def _start_workers(session: SparkSession) -> None:
     """Have Spark start its Python workers, which takes a second, while plans are made."""
-    number = session.sparkContext.defaultParallelism
     with contextlib.suppress(Exception):  # the session may end meanwhile
+        number = session.sparkContext.defaultParallelism
         session.range(0, number, 1, number).mapInArrow(nothing, "id bigint").collect()
 
 
