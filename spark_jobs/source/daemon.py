@@ -6,7 +6,6 @@ Spark's own daemon imports nothing, so each worker would, and would take a secon
 import sys
 from zipimport import zipimporter
 
-import adbc_driver_postgresql.dbapi  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import adbc_driver_postgresql
 import psycopg
 import pyarrow as pa
+from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 from psycopg import Connection, IsolationLevel, conninfo, sql
 from pyspark.sql.datasource import InputPartition
 
@@ -129,30 +131,37 @@ def batches(
     first = next(remaining, None)
     if first is None:
         return
-    # The driver does without these: they import pandas, which takes longer than all the rest.
-    from adbc_driver_manager import Error
-    from adbc_driver_postgresql import dbapi
-
     address = database_url() if address is None else address
     check_address(address)
     named = conninfo.make_conninfo(
         address, client_encoding="UTF8", fallback_application_name="reservation spark"
     )
     try:
-        with dbapi.connect(named, autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        with (
+            adbc_driver_postgresql.connect(named) as database,
+            AdbcConnection(database) as connection,
+            AdbcStatement(connection) as statement,
+        ):
+            _run(statement, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if snapshot is not None:
                 literal = sql.Literal(snapshot).as_string(None)
-                cursor.execute(f"SET TRANSACTION SNAPSHOT {literal}")
-            cursor.execute(_QUERIES["settings"].decode())
-            cursor.execute(_QUERIES["is_foreign_store"].decode())
-            (is_foreign,) = cursor.fetchone()
+                _run(statement, f"SET TRANSACTION SNAPSHOT {literal}")
+            _run(statement, _QUERIES["settings"].decode())
+            with _run(statement, _QUERIES["is_foreign_store"].decode()) as found:
+                is_foreign = found.read_all().column(0)[0].as_py()
             for query in chain([first], remaining):
-                cursor.execute(of_foreign_store(query) if is_foreign else query)
-                for batch in cursor.fetch_record_batch():
-                    yield _cast(batch, schema)
+                text = of_foreign_store(query) if is_foreign else query
+                with _run(statement, text) as found:
+                    yield from (_cast(batch, schema) for batch in found)
     except (Error, OSError, pa.ArrowException) as error:  # the latter two while batches are fetched
         raise ReadError(f"The database could not be read: {_first_line(error)}") from None
+
+
+def _run(statement: AdbcStatement, query: str) -> pa.RecordBatchReader:
+    """Run a query; the cursors of ADBC would do the same, and import pandas for it."""
+    statement.set_sql_query(query)
+    rows, _ = statement.execute_query()
+    return pa.RecordBatchReader.from_stream(rows)
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from spark_jobs.common.spark_sql import SparkQueries
 from spark_jobs.facts.codes import Codes
 from spark_jobs.facts.keys import entity_streams
 from spark_jobs.facts.reader import FOLDED, Facts
+from spark_jobs.session.settings import plan_for
 from spark_jobs.snapshot.meaning import with_meaning
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import letter_states
@@ -30,6 +31,9 @@ from spark_jobs.verdicts.meaning import DIFFERENCES, PAIR, Lookup, Meanings
 
 _QUERIES = SparkQueries("spark_jobs.verdicts", "rows.sql")
 _ROWS = (*FOLDED, "place")
+
+# The group of the fact of a command or a reservation, in Spark's SQL.
+_OF_KEYS = "coalesce(key, position)"
 
 # Numbers of the groups whose messages are read, by whether they are keys: of all, of keys whose
 # messages do not all say the same, of groups that are scattered, with messages besides their parts'
@@ -96,14 +100,15 @@ class Rows:
         """Return keys as their messages show them, and findings."""
         declared = declarations(self.facts.component)
         own = [*declared.own_categories, *([self.facts.component.name] * declared.own.initiates)]
-        facts = self._facts(open_, numbers["scattered"], own)
+        facts = self._facts(open_, numbers["scattered"], own, _OF_KEYS)
         conflicts = [consumed.conflicts for consumed in progress.consumed.values()]
         if progress.corrections or any(conflicts):
             facts = facts.unionByName(self.facts.at(states.select("position"), _ROWS))
             facts = facts.dropDuplicates(["position"])
         found = self._found(facts, open_, numbers, states, progress, was_read)
         if numbers["larger"] and (incomplete := _QUERIES("incomplete", {"found": found})).take(1):
-            scanned = self._scanned(open_.join(incomplete, "grp", "left_semi"), own)
+            groups = open_.join(incomplete, "grp", "left_semi")
+            scanned = self._scanned(groups, numbers["larger"], own, _OF_KEYS)
             completed = self._found(scanned, open_, numbers, states, progress, was_read)
             found = found.join(incomplete, "grp", "left_anti").unionByName(completed)
         groups = _QUERIES("groups", {"found": found})
@@ -179,7 +184,7 @@ class Rows:
                 entity.alias("entity"),
             )
         )
-        facts = self._facts(open_, numbers["scattered"], [component.name])
+        facts = self._facts(open_, numbers["scattered"], [component.name], "cause")
         events = computed(_QUERIES("followers", {"facts": facts, "open": open_}))
         by_group = causes.withColumnRenamed("position", "grp")
         again = _QUERIES("again", {"followers": events}).join(by_group, "grp")
@@ -194,20 +199,29 @@ class Rows:
             for name, events in (("effect-twice", twice), ("without-cause", without_cause))
         ]
 
-    def _facts(self, open_: DataFrame, scattered: int, categories: Sequence[str]) -> DataFrame:
+    def _facts(
+        self, open_: DataFrame, scattered: int, categories: Sequence[str], group: str
+    ) -> DataFrame:
         """Return the facts of groups: by their positions, or by a scan where there are more."""
         facts = self.facts.at(_QUERIES("positions", {"open": open_}), _ROWS, required=True)
         if not scattered:
             return facts
-        scanned = self._scanned(_QUERIES("scattered", {"open": open_}), categories)
+        groups = _QUERIES("scattered", {"open": open_})
+        scanned = self._scanned(groups, scattered, categories, group)
         return facts.unionByName(scanned).dropDuplicates(["position"])
 
-    def _scanned(self, groups: DataFrame, categories: Sequence[str]) -> DataFrame:
-        """Return the facts of categories between the first and the last of some groups."""
+    def _scanned(
+        self, groups: DataFrame, number: int, categories: Sequence[str], group: str
+    ) -> DataFrame:
+        """Return the facts of at most so many groups, by a scan from their first to their last."""
         (row,) = _QUERIES("range", {"open": groups}).collect()
         after = dict.fromkeys(categories, row["first"] - 1)
         until = dict.fromkeys(categories, row["last"])
-        return self.facts.between(after, until, _ROWS)
+        facts = self.facts.between(after, until, _ROWS).withColumn("grp", F.expr(group))
+        wanted = groups.select("grp")
+        # Few groups are sent to where the facts are read, and many facts nowhere.
+        wanted = F.broadcast(wanted) if plan_for(number) else wanted
+        return facts.join(wanted, "grp", "left_semi").drop("grp")
 
     def _frame(self, positions: Sequence[int]) -> DataFrame:
         table = pa.table({"position": pa.array(sorted({*positions}), pa.int64())})
