@@ -51,6 +51,7 @@ WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason 
   AND NOT EXISTS (
     SELECT FROM message_store.messages m
     WHERE m.global_position = d.global_position AND m.id <> d.message_id)
+ORDER BY d.global_position
 
 -- name: passes
 SELECT count(*), coalesce(sum(p.global_position), 0), coalesce(max(extract(epoch FROM p.passed_at)), 0)
