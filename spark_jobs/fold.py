@@ -31,7 +31,12 @@ def fold(facts: DataFrame, parts: int) -> DataFrame:
 def merged(*summaries: DataFrame, parts: int) -> DataFrame:
     """Return the summaries of everything that some summaries are of."""
     of_all = reduce(DataFrame.unionByName, summaries)
-    return _QUERIES("merged", {"summaries": of_all}, parts=parts)
+    return _QUERIES("merged", {"summaries": divided(of_all, parts)})
+
+
+def divided(summaries: DataFrame, parts: int) -> DataFrame:
+    """Return summaries divided by groups into a number of parts."""
+    return summaries.repartition(parts, "grp")
 
 
 def groups(summaries: DataFrame) -> DataFrame:

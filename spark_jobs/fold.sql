@@ -50,7 +50,7 @@ SELECT is_key, grp, part,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,
        sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
        max(follows) AS follows, sum(followers) AS followers, sum(passes) AS passes
-FROM (SELECT /*+ REPARTITION($parts, grp) */ * FROM {summaries})
+FROM {summaries}
 GROUP BY is_key, grp, part
 
 -- name: groups

@@ -131,7 +131,10 @@ class StateStep:
         if new is not None:
             self._summaries.append(f"{self.name}/{SUMMARIES}")
         summaries += [] if folded is None else [folded]
-        merged = fold.merged(*summaries, parts=self._parts)
+        if new is not None and len(summaries) == 1:  # one fold has made them
+            merged = fold.divided(new, self._parts)
+        else:
+            merged = fold.merged(*summaries, parts=self._parts)
         judged = judge(merged, self._rows, self._progress, lists=True)
         judged.groups.write.parquet(str(self.folder / OPEN))
         self._closed = added(added(self._closed, former_counts, -1), judged.closed)
