@@ -157,9 +157,13 @@ def test_an_executor_that_is_killed_is_replaced(run, later, connection, database
         assert found_by(process) == expected
 
 
+# Root needs no user namespace, in which it could not reach the server of another user.
+UNSHARE = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
+
+
 @pytest.mark.skipif(
     shutil.which("unshare") is None
-    or subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode,
+    or subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode,
     reason="without a namespace of its own, a test cannot mount a small disk",
 )
 def test_a_full_disk_ends_a_run_and_the_state_goes_on(run, later, tmp_path):
@@ -172,7 +176,7 @@ def test_a_full_disk_ends_a_run_and_the_state_goes_on(run, later, tmp_path):
         f'mount -t tmpfs -o size=48k none {disk} && "$@"; echo "status $?" >&2; '
         f'mount -o remount,size=64m {disk} && exec "$@"'
     )
-    prefix = ["unshare", "-rm", "sh", "-c", script, "sh"]
+    prefix = [*UNSHARE, "sh", "-c", script, "sh"]
     process = run("--state", disk / "state", prefix=prefix)
     output, error = process.communicate(timeout=2 * LONG)
     line, status, *others = error.splitlines()
