@@ -122,7 +122,8 @@ class StateStep:
         former_counts = Counts()
         if self._before is not None:
             groups = self._judged_again(new)
-            stored = computed(self._stored_summaries().join(groups, _GROUP, "left_semi"))
+            stored = self._stored_summaries().join(groups, _GROUP, "left_semi")
+            stored = computed(fold.merged(stored, parts=self._parts))
             former_counts = closed_counts(stored.join(self._not_closed(), _GROUP, "left_anti"))
             self._closed = counts_of(self._before.closed)
             summaries.append(stored)

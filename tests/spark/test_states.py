@@ -96,6 +96,17 @@ def test_what_must_be_judged_again_and_is_gone_is_an_error(
     assert (tmp_path / "state" / "CURRENT").read_text() == current
 
 
+def test_a_key_of_several_runs_is_counted_once(store, connection, reconcile, state):
+    """Its command, its reservation and its reissue are each read by a run of their own."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    reconcile(*state)
+    drain(connection)
+    reconcile(*state)
+    store.write(deposit("d1"), COMMANDS)
+    drain(connection)
+    assert reconcile(*state) == reconcile()
+
+
 def test_letters_in_another_order_are_no_change(store, connection, reconcile, state, tmp_path):
     """PostgreSQL may return rows in any order; nothing is judged again for that."""
     store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
