@@ -21,7 +21,7 @@ from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty, require_unlocked
 from spark_jobs.common.files import File
 
-_VERSION = 9
+_VERSION = 10
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
