@@ -35,10 +35,10 @@ def merged(*summaries: DataFrame, parts: int) -> DataFrame:
 
 
 def divided(summaries: DataFrame, parts: int) -> DataFrame:
-    """Return summaries divided by groups into a number of parts."""
+    """Return summaries as they are, divided by groups into a number of parts."""
     return summaries.repartition(parts, "grp")
 
 
 def groups(summaries: DataFrame) -> DataFrame:
-    """Return one row a group of summaries."""
+    """Return one row a group of merged summaries, which have one row a part."""
     return _QUERIES("groups", {"summaries": summaries})

@@ -152,4 +152,4 @@ class Follower:
         self.mended += mended
 
     def _noted(self, folder: str) -> DataFrame:
-        return self._spark.read.parquet(str(self._state.folder / folder))
+        return step.rows_in(self._state, self._spark, folder)

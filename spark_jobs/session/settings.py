@@ -41,7 +41,7 @@ _OF_DRIVERS = {
 
 
 # Of plans for few rows: compiling code and dividing work take longer than the work.
-_FEW = 20_000
+FEW = 20_000
 SMALL_PLAN = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -52,7 +52,7 @@ SMALL_PLAN = {
 
 def plan_for(rows: int) -> Mapping[str, str]:
     """Return the properties of plans for a number of rows: none if they are many."""
-    return SMALL_PLAN if rows <= _FEW else {}
+    return SMALL_PLAN if rows <= FEW else {}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from reservation.component import Component
@@ -51,7 +51,7 @@ _FOLDERS = 16
 
 _GROUP = ["is_key", "grp"]
 
-__all__ = ["BLOCK", "StateStep", "check", "counts_of", "judged_with", "seed_of"]
+__all__ = ["BLOCK", "StateStep", "check", "counts_of", "judged_with", "rows_in", "seed_of"]
 
 
 def seed_of(state: StateFolder, snapshot: Snapshot) -> int:
@@ -132,8 +132,8 @@ class StateStep:
         if new is not None:
             self._summaries.append(f"{self.name}/{SUMMARIES}")
         summaries += [] if folded is None else [folded]
-        if new is not None and len(summaries) == 1:  # one fold has made them
-            merged = fold.divided(new, self._parts)
+        if len(summaries) == 1:  # they are merged
+            merged = fold.divided(summaries[0], self._parts)
         else:
             merged = fold.merged(*summaries, parts=self._parts)
         judged = judge(merged, self._rows, self._progress, lists=True)
@@ -148,7 +148,7 @@ class StateStep:
         return parts_of(self._new_messages) if self._before is not None else self._facts.number
 
     def store_findings(self, findings: DataFrame, plan: Mapping[str, str]) -> DataFrame:
-        """Write the rows of findings by a plan with some properties, and return them."""
+        """Write the rows of findings, planned with these properties, and return them."""
         with having(self._spark, plan):
             findings.write.parquet(str(self.folder / FINDINGS))
         return self._read(f"{self.name}/{FINDINGS}")
@@ -189,10 +189,7 @@ class StateStep:
         return self._read(self._before.open)
 
     def _read(self, *names: str) -> DataFrame:
-        """Return the rows of folders, whose columns are looked up here and not by a job."""
-        places = [self._state.folder / name for name in names]
-        columns = from_arrow_schema(pq.read_schema(data_files.paths(*places)[0]))
-        return self._spark.read.schema(columns).parquet(*map(str, places))
+        return rows_in(self._state, self._spark, *names)
 
     def commit(self, lasting: LastingViolations | None = None) -> None:
         """Make what was read and judged the state."""
@@ -224,6 +221,13 @@ class StateStep:
                 lasting=lasting or (None if last is None else last.lasting),
             )
         )
+
+
+def rows_in(state: StateFolder, spark: SparkSession, *names: str) -> DataFrame:
+    """Return the rows in folders of a state; no job looks their columns up."""
+    places = [state.folder / name for name in names]
+    columns = from_arrow_schema(pq.read_schema(data_files.paths(*places)[0]))
+    return spark.read.schema(columns).parquet(*map(str, places))
 
 
 def read_positions_of(folder: Path, manifest: StateManifest) -> ReadPositions:

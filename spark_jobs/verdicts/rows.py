@@ -22,7 +22,7 @@ from spark_jobs.common.spark_sql import SparkQueries
 from spark_jobs.facts.codes import Codes
 from spark_jobs.facts.keys import entity_streams
 from spark_jobs.facts.reader import FOLDED, Facts
-from spark_jobs.session.settings import plan_for
+from spark_jobs.session.settings import FEW
 from spark_jobs.snapshot.meaning import with_meaning
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.verdicts import letter_states
@@ -124,7 +124,8 @@ class Rows:
         was_read: str,
     ) -> DataFrame:
         """Return the messages of keys, with the findings of each."""
-        rows = _QUERIES("of_keys", {"facts": facts, "open": open_, "letter_states": states})
+        frames = {"facts": facts, "open": open_, "letter_states": states}
+        rows = _QUERIES("of_keys", frames, group=_OF_KEYS)
         parts = {
             "was_read": was_read,
             "records_conflicts": letter_states.records_conflicts(self.codes, progress.consumed),
@@ -213,14 +214,14 @@ class Rows:
     def _scanned(
         self, groups: DataFrame, number: int, categories: Sequence[str], group: str
     ) -> DataFrame:
-        """Return the facts of at most so many groups, by a scan from their first to their last."""
+        """Return the facts of groups, a number of them at most, by a scan of all between them."""
         (row,) = _QUERIES("range", {"open": groups}).collect()
         after = dict.fromkeys(categories, row["first"] - 1)
         until = dict.fromkeys(categories, row["last"])
         facts = self.facts.between(after, until, _ROWS).withColumn("grp", F.expr(group))
         wanted = groups.select("grp")
         # Few groups are sent to where the facts are read, and many facts nowhere.
-        wanted = F.broadcast(wanted) if plan_for(number) else wanted
+        wanted = F.broadcast(wanted) if number <= FEW else wanted
         return facts.join(wanted, "grp", "left_semi").drop("grp")
 
     def _frame(self, positions: Sequence[int]) -> DataFrame:

@@ -32,7 +32,7 @@ SELECT f.grp, f.position, f.code, f.what, f.digest, f.cause, f.place, f.cardinal
        coalesce(m.is_letter, false) AS is_letter, coalesce(m.is_recorded, false) AS is_recorded,
        coalesce(m.is_corrected, false) AS is_corrected, coalesce(m.is_discarded, false) AS is_discarded,
        coalesce(c.is_corrected, false) AS follows_corrected
-FROM (SELECT *, coalesce(key, position) AS grp, code % 16 AS what FROM {facts} WHERE code % 16 IN (1, 2, 3, 4, 8)) f
+FROM (SELECT *, $group AS grp, code % 16 AS what FROM {facts} WHERE code % 16 IN (1, 2, 3, 4, 8)) f
 JOIN {open} o ON f.grp = o.grp
 LEFT JOIN {letter_states} m ON m.position = f.position
 LEFT JOIN {letter_states} c ON c.position = f.cause

@@ -22,7 +22,7 @@ LEFT JOIN {letter_states} d ON g.is_key AND d.position = g.first_asked
 
 -- name: judged
 -- The verdict of each group. Groups that need no attention are counted together. The verdict of a closed group
--- does not depend on what consumers do.
+-- does not depend on what consumers do. A group that is listed has a row of its own, with all of its columns.
 SELECT is_key, code, verdict, is_keyless, is_open, is_closed, listed.*, number, asked, answered, same, again,
        mismatches, twice, corrected, multiple, causes
 FROM (

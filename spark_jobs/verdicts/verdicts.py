@@ -130,7 +130,7 @@ _NOTHING = -1
 
 
 def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool = False) -> Judged:
-    """Judge the groups of summaries; list those that are not closed if ``lists``."""
+    """Judge the groups of merged summaries; list those that are not closed if ``lists``."""
     states = letter_states.states_of(summaries.sparkSession, progress)
     rules = _Rules(states, letter_states.was_read(rows.codes, progress.consumed), lists)
     settled = _QUERIES(
@@ -149,7 +149,7 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     plan = plan_for(found + sum(numbers["number"] for numbers in open_groups.values()))
     if open_groups:
         with having(summaries.sparkSession, plan):
-            open_ = _divided(first.where("is_open"), plan)
+            open_ = _coalesced(first.where("is_open"), plan)
             groups, of_messages = rows.judged(open_, states, progress, rules.was_read, open_groups)
             again = computed(rules.judged(groups, "false"))
             _, of_open, _ = _counted(again)
@@ -158,16 +158,16 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     if progress.deleted:
         others = added(others, {_NOTHING: Counter(deleted=len(progress.deleted))})
     not_closed = first.where("grp IS NOT NULL AND NOT is_closed").select("is_key", "grp")
-    return Judged(closed, others, _divided(reduce(_added, findings), plan), not_closed, plan)
+    return Judged(closed, others, _coalesced(reduce(_added, findings), plan), not_closed, plan)
 
 
-def _divided(frame: DataFrame, plan: Mapping[str, str]) -> DataFrame:
-    """Return few rows as one part, whose plans need no exchange, and many as they are."""
+def _coalesced(frame: DataFrame, plan: Mapping[str, str]) -> DataFrame:
+    """Return few rows in one partition, so that plans need no exchange, and many as they are."""
     return frame.coalesce(1) if plan else frame
 
 
 def closed_counts(summaries: DataFrame) -> Counts:
-    """Return what is counted of those groups of summaries that are closed."""
+    """Return what is counted of those groups of merged summaries that are closed."""
     spark = summaries.sparkSession
     nothing = letter_states.states_of(spark, Progress())
     with_letters = nothing.selectExpr("position AS grp")

@@ -1,5 +1,6 @@
 """Runs that go on with a state: late commits behind it, changes in place, and its snapshot."""
 
+import threading
 from contextlib import closing, contextmanager
 
 import pytest
@@ -163,14 +164,18 @@ WHERE application_name IN ('reservation snapshot', 'reservation spark')
 
 @pytest.fixture
 def held(connection, monkeypatch):
-    """Note, whenever Spark gives rows to this process, whether a snapshot of the store is held."""
+    """Note, whenever Spark gives rows to the job, whether a snapshot of the store is held.
+
+    The thread that starts workers has none, and may be early.
+    """
     found = []
     for name in ("collect", "toArrow"):
         action = getattr(DataFrame, name)
 
         def noted(frame, *arguments, action=action, **options):
-            ((count,),) = connection.execute(SNAPSHOTS)
-            found.append(count > 0)
+            if threading.current_thread() is threading.main_thread():
+                ((count,),) = connection.execute(SNAPSHOTS)
+                found.append(count > 0)
             return action(frame, *arguments, **options)
 
         monkeypatch.setattr(DataFrame, name, noted)
@@ -204,5 +209,5 @@ def test_a_snapshot_is_not_held_to_the_end(store, connection, held, reconcile, a
     for how, run in runs.items():
         held.clear()
         assert run()["snapshotHeldSeconds"] > 0, how
-        assert any(held) or how == "archive", how
+        assert held[0] or how == "archive", how
         assert not held[-1], how

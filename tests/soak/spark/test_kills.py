@@ -19,6 +19,8 @@ from tests.support.started import EXAMPLES, command_line
 pytestmark = pytest.mark.timeout(900)  # several runs, each with a Spark of its own
 
 LONG = 180.0
+# Root needs no user namespace, in which it could not reach the server of another user.
+UNSHARE = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
 CONNECTED = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE application_name = 'reservation spark' AND datname = current_database()"
@@ -155,10 +157,6 @@ def test_an_executor_that_is_killed_is_replaced(run, later, connection, database
         assert len(executors) == 2
         executors[0].send_signal(signal.SIGKILL)
         assert found_by(process) == expected
-
-
-# Root needs no user namespace, in which it could not reach the server of another user.
-UNSHARE = ["unshare", "-m" if os.geteuid() == 0 else "-rm"]
 
 
 @pytest.mark.skipif(
