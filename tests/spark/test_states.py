@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import closing, contextmanager
+from itertools import chain
 
 import pytest
 from psycopg import connect, sql
@@ -11,6 +12,7 @@ from bank import account
 from spark_jobs.reconcile import reconcile as reconciled
 from spark_jobs.run import Run
 from spark_jobs.session.session import spark_session
+from spark_jobs.session.settings import FEW
 from tests.apps.bank import RESERVED, drain
 from tests.support.controls import COMMANDS, deposit, open_
 from tests.support.started import EXAMPLES
@@ -106,6 +108,22 @@ def test_a_key_of_several_runs_is_counted_once(store, connection, reconcile, sta
     store.write(deposit("d1"), COMMANDS)
     drain(connection)
     assert reconcile(*state) == reconcile()
+
+
+@pytest.mark.parametrize("few", [FEW, 0])
+def test_what_lies_between_the_first_and_the_last_of_a_key_is_found(
+    store, connection, reconcile, state, monkeypatch, few
+):
+    """It is searched for, and nothing of other keys is taken for it, few or many as they are."""
+    monkeypatch.setattr("spark_jobs.verdicts.rows.FEW", few)
+    amounts = ("10.50", "1", "10.50", "2", "10.50", "3", "4")
+    commands = [(deposit("d1", amount=one), deposit(f"n{n}")) for n, one in enumerate(amounts)]
+    store.write([open_(), *chain.from_iterable(commands)], COMMANDS)
+    drain(connection)
+    found = reconcile(*state)
+    assert found.found == ["conflict"] * 4
+    assert found.commands["duplicates"] == 2
+    assert reconcile() == found
 
 
 def test_letters_in_another_order_are_no_change(store, connection, reconcile, state, tmp_path):
