@@ -7,6 +7,7 @@ Every aggregate is associative and commutative, so summaries of parts of the log
 from functools import reduce
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.common.spark_sql import SparkQueries
 
@@ -28,10 +29,14 @@ def fold(facts: DataFrame, parts: int) -> DataFrame:
     )
 
 
-def merged(*summaries: DataFrame, parts: int) -> DataFrame:
-    """Return the summaries of everything that some summaries are of."""
+def merged(*summaries: DataFrame, former: DataFrame | None = None, parts: int) -> DataFrame:
+    """Return the summaries of everything that some summaries are of, beside former ones."""
     of_all = reduce(DataFrame.unionByName, summaries)
-    return _QUERIES("merged", {"summaries": divided(of_all, parts)})
+    if former is not None:
+        of_all = of_all.withColumn("is_former", F.lit(False))
+        of_all = of_all.unionByName(former.withColumn("is_former", F.lit(True)))
+    column = "" if former is None else "is_former,"
+    return _QUERIES("merged", {"summaries": divided(of_all, parts)}, former=column)
 
 
 def divided(summaries: DataFrame, parts: int) -> DataFrame:
@@ -41,4 +46,6 @@ def divided(summaries: DataFrame, parts: int) -> DataFrame:
 
 def groups(summaries: DataFrame) -> DataFrame:
     """Return one row a group of merged summaries, which have one row a part."""
+    if "is_former" not in summaries.columns:
+        summaries = summaries.withColumn("is_former", F.lit(False))
     return _QUERIES("groups", {"summaries": summaries})

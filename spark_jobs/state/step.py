@@ -44,7 +44,7 @@ from spark_jobs.state.folder import (
 from spark_jobs.state.read_positions import BLOCK, ReadPositions
 from spark_jobs.verdicts.letter_states import states_of
 from spark_jobs.verdicts.rows import Rows
-from spark_jobs.verdicts.verdicts import Counts, Judged, added, closed_counts, judge
+from spark_jobs.verdicts.verdicts import Counts, Judged, added, judge
 
 # More folders of summaries than that are merged into one.
 _FOLDERS = 16
@@ -119,12 +119,12 @@ class StateStep:
     def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
         summaries = [] if new is None else [new]
         folded = None if passes is None else fold.fold(passes, self._facts.number)
-        former_counts = Counts()
+        former = None
         if self._before is not None:
             groups = self._judged_again(new)
             stored = self._stored_summaries().join(groups, _GROUP, "left_semi")
             stored = computed(fold.merged(stored, parts=self._parts))
-            former_counts = closed_counts(stored.join(self._not_closed(), _GROUP, "left_anti"))
+            former = stored.join(self._not_closed(), _GROUP, "left_anti")
             self._closed = counts_of(self._before.closed)
             summaries.append(stored)
             if folded is not None:
@@ -132,13 +132,13 @@ class StateStep:
         if new is not None:
             self._summaries.append(f"{self.name}/{SUMMARIES}")
         summaries += [] if folded is None else [folded]
-        if len(summaries) == 1:  # they are merged
+        if len(summaries) == 1 and former is None:  # they are merged
             merged = fold.divided(summaries[0], self._parts)
         else:
-            merged = fold.merged(*summaries, parts=self._parts)
+            merged = fold.merged(*summaries, former=former, parts=self._parts)
         judged = judge(merged, self._rows, self._progress, lists=True)
         judged.groups.write.parquet(str(self.folder / OPEN))
-        self._closed = added(added(self._closed, former_counts, -1), judged.closed)
+        self._closed = added(self._closed, judged.closed)
         self._counts = added(self._closed, judged.others)
         return replace(judged, closed=self._closed)
 

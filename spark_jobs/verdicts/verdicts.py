@@ -40,7 +40,7 @@ _IS_CLOSED = (
     "NOT is_open AND NOT is_keyless AND (verdict IN ('reserved', 'handled', 'cause') "
     "OR verdict = 'no command' AND answers % 16 = 8)"
 )
-_NAMES = ("is_key", "is_open", "is_closed", "code", *OPEN)
+_NAMES = ("is_former", "is_key", "is_open", "is_closed", "code", *OPEN)
 
 # What is counted, by code and name.
 Counts = dict[int, Counter[str]]
@@ -120,8 +120,9 @@ def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
             continue
         counts = closed if values["is_closed"] else others
         code = _NOTHING if values["code"] is None else values["code"]
+        sign = -1 if values["is_former"] else 1
         numbers = counts.setdefault(code, Counter())
-        numbers.update({name: values[name] for name in values if name not in _NAMES})
+        numbers.update({name: sign * values[name] for name in values if name not in _NAMES})
     return closed, others, open_groups
 
 
@@ -164,18 +165,6 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
 def _coalesced(frame: DataFrame, plan: Mapping[str, str]) -> DataFrame:
     """Return few rows in one partition, so that plans need no exchange, and many as they are."""
     return frame.coalesce(1) if plan else frame
-
-
-def closed_counts(summaries: DataFrame) -> Counts:
-    """Return what is counted of those groups of merged summaries that are closed."""
-    spark = summaries.sparkSession
-    nothing = letter_states.states_of(spark, Progress())
-    with_letters = nothing.selectExpr("position AS grp")
-    groups = fold.groups(summaries)
-    frames = {"groups": groups, "with_letters": with_letters, "letter_states": nothing}
-    settled = _QUERIES("settled", frames, keyless_too="false")
-    closed, _, _ = _counted(_Rules(nothing, "false", lists=False).judged(settled))
-    return closed
 
 
 def _added(findings: DataFrame, others: DataFrame) -> DataFrame:
