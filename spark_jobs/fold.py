@@ -29,14 +29,15 @@ def fold(facts: DataFrame, parts: int) -> DataFrame:
     )
 
 
-def merged(*summaries: DataFrame, former: DataFrame | None = None, parts: int) -> DataFrame:
-    """Return the summaries of everything that some summaries are of, beside former ones."""
-    of_all = reduce(DataFrame.unionByName, summaries)
-    if former is not None:
-        of_all = of_all.withColumn("is_former", F.lit(False))
-        of_all = of_all.unionByName(former.withColumn("is_former", F.lit(True)))
-    column = "" if former is None else "is_former,"
-    return _QUERIES("merged", {"summaries": divided(of_all, parts)}, former=column)
+def merged(*summaries: DataFrame, parts: int) -> DataFrame:
+    """Return the summaries of everything that some summaries are of, former ones apart."""
+    of_all = reduce(DataFrame.unionByName, map(_with_former, summaries))
+    return _QUERIES("merged", {"summaries": divided(of_all, parts)})
+
+
+def stored(summaries: DataFrame, again: DataFrame, not_closed: DataFrame) -> DataFrame:
+    """Return the stored summaries of groups that are judged again, with ``is_former``."""
+    return _QUERIES("stored", {"stored": summaries, "again": again, "not_closed": not_closed})
 
 
 def divided(summaries: DataFrame, parts: int) -> DataFrame:
@@ -46,6 +47,10 @@ def divided(summaries: DataFrame, parts: int) -> DataFrame:
 
 def groups(summaries: DataFrame) -> DataFrame:
     """Return one row a group of merged summaries, which have one row a part."""
-    if "is_former" not in summaries.columns:
-        summaries = summaries.withColumn("is_former", F.lit(False))
-    return _QUERIES("groups", {"summaries": summaries})
+    return _QUERIES("groups", {"summaries": _with_former(summaries)})
+
+
+def _with_former(summaries: DataFrame) -> DataFrame:
+    if "is_former" in summaries.columns:
+        return summaries
+    return summaries.withColumn("is_former", F.lit(False))

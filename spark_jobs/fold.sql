@@ -45,13 +45,21 @@ GROUP BY is_key, grp, part
 
 -- name: merged
 -- Summaries of several folds become one; every aggregate is associative and commutative.
-SELECT $former is_key, grp, part,
+SELECT is_former, is_key, grp, part,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,
        sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
        max(follows) AS follows, sum(followers) AS followers, sum(passes) AS passes
 FROM {summaries}
-GROUP BY $former is_key, grp, part
+GROUP BY is_former, is_key, grp, part
+
+-- name: stored
+-- The stored summaries of groups that are judged again. Those of a group that was closed are former ones as well,
+-- of which the same is counted as before.
+SELECT s.*, explode(CASE WHEN o.grp IS NULL THEN array(false, true) ELSE array(false) END) AS is_former
+FROM {stored} s
+LEFT SEMI JOIN {again} a ON s.is_key = a.is_key AND s.grp = a.grp
+LEFT JOIN {not_closed} o ON s.is_key = o.is_key AND s.grp = o.grp
 
 -- name: groups
 -- One row for each group. A first event has no digest (part 0), because its command has one.

@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from reservation.component import Component
 from spark_jobs import fold
 from spark_jobs.common import files as data_files
-from spark_jobs.common.caching import computed
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.errors import StateError
 from spark_jobs.session.settings import having
@@ -119,23 +118,19 @@ class StateStep:
     def _merged(self, new: DataFrame | None, passes: DataFrame | None) -> Judged:
         summaries = [] if new is None else [new]
         folded = None if passes is None else fold.fold(passes, self._facts.number)
-        former = None
         if self._before is not None:
-            groups = self._judged_again(new)
-            stored = self._stored_summaries().join(groups, _GROUP, "left_semi")
-            stored = computed(fold.merged(stored, parts=self._parts))
-            former = stored.join(self._not_closed(), _GROUP, "left_anti")
+            not_closed, again = self._not_closed(), self._judged_again(new)
+            summaries.append(fold.stored(self._stored_summaries(), again, not_closed))
             self._closed = counts_of(self._before.closed)
-            summaries.append(stored)
             if folded is not None:
-                folded = folded.join(groups, _GROUP, "left_semi")
+                folded = folded.join(again, _GROUP, "left_semi")
         if new is not None:
             self._summaries.append(f"{self.name}/{SUMMARIES}")
         summaries += [] if folded is None else [folded]
-        if len(summaries) == 1 and former is None:  # they are merged
+        if self._before is None and len(summaries) == 1:  # one fold has made them
             merged = fold.divided(summaries[0], self._parts)
         else:
-            merged = fold.merged(*summaries, former=former, parts=self._parts)
+            merged = fold.merged(*summaries, parts=self._parts)
         judged = judge(merged, self._rows, self._progress, lists=True)
         judged.groups.write.parquet(str(self.folder / OPEN))
         self._closed = added(self._closed, judged.closed)
@@ -202,7 +197,7 @@ class StateStep:
         """Merge the summaries of many runs into one folder."""
         if len(self._summaries) > _FOLDERS:
             merged = fold.merged(self._read(*self._summaries), parts=self._facts.number)
-            merged.write.parquet(str(self.folder / MERGED))
+            merged.drop("is_former").write.parquet(str(self.folder / MERGED))
             self._summaries = [f"{self.name}/{MERGED}"]
 
     def _put(self, lasting: LastingViolations | None) -> None:
