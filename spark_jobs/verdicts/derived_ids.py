@@ -6,6 +6,7 @@ events that the cause's handling writes to that stream (`followed_id` and `furth
 so numbers from 0 upwards are tried until no id is left that could be derived.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -48,9 +49,12 @@ def _again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _of_group(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+    by_stream = defaultdict[str, list[Mapping[str, Any]]](list)
+    for row in rows:
+        by_stream[row["stream_name"]].append(row)
     derived = set[str]()
-    for stream in {row["stream_name"] for row in rows}:
-        derived |= _derived(rows[0], stream, [row for row in rows if row["stream_name"] == stream])
+    for stream, events in by_stream.items():
+        derived |= _derived(rows[0], stream, events)
     by_kind = (events for _, events in groupby(rows, itemgetter("kind")))
     return [row for events in by_kind for row in _further_effects(events, derived)]
 
@@ -72,10 +76,11 @@ def _derived(
     if cause["entity"] == ANY:
         return {*candidates}
     # Integers take half of the time that the texts of ids would.
-    missing, number = {UUID(id_).int: place for id_, place in candidates.items()}, 0
-    while missing and number <= min(len(events) + _DELETED, max(missing.values())):
-        missing.pop(followed_id(cause["cause_id"], stream, number).int, None)
+    missing = {UUID(id_).int for id_ in candidates}
+    for number in range(1 + min(len(events) + _DELETED, max(candidates.values(), default=0))):
+        if not missing:
+            break
+        missing.discard(followed_id(cause["cause_id"], stream, number).int)
         if cause["entity"] is not None:
-            missing.pop(further_id(cause["cause_id"], cause["entity"], stream, number).int, None)
-        number += 1
+            missing.discard(further_id(cause["cause_id"], cause["entity"], stream, number).int)
     return {id_ for id_ in candidates if UUID(id_).int not in missing}
