@@ -13,6 +13,7 @@ from spark_jobs.facts.query import FACT
 from spark_jobs.reconcile import Source
 from spark_jobs.run import Run
 from spark_jobs.snapshot.snapshot import exported_snapshot
+from tests.apps.bank import drain
 from tests.spark.builders import ROOT, insert
 from tests.spark.judging import APP
 from tests.spark.planting import Count, Send, component
@@ -47,6 +48,13 @@ def test_an_archive_gives_the_same_facts(judging, facts_of):
     assert facts_of(judging.archived) == later
 
 
+def test_the_page_has_the_columns_of_facts():
+    """With their types in Spark."""
+    page = (ROOT / "docs" / "explanation" / "reconciliation.md").read_text()
+    block = page.split("```text\n")[1].split("```")[0]
+    assert dict(line.split()[:2] for line in block.splitlines()) == FACT
+
+
 def test_texts_are_hashed_as_the_server_hashes_them(connection):
     """Of each length, with characters of several bytes, by any seed, and null of null."""
     chance = random.Random(1)
@@ -69,14 +77,14 @@ NUMBERS = [0, -1, 10**18, 10**30, 10**2_592, 10**2_593]
 
 
 def test_what_cannot_name_a_stream_is_no_key(connection, facts_of):
-    """It is without a key here exactly where the consumers refuse it."""
+    """It is without a key here exactly where the consumers refuse it, and else names their copy."""
     sent = [Send("1", key) for key in ODD] + [Send(key, "k") for key in ODD]
     sent += [Count("1", number) for number in NUMBERS]
     expected = []
-    for command in sent:
+    for number, command in enumerate(sent):
         type_ = type(command).__name__
         data = {"thingId": command.thing_id, "key": command.key}
-        insert(connection, "thing:command-1", type_, data)
+        insert(connection, f"thing:command-{number}", type_, data)
         try:
             stream = declarations(component).own[type_].reservation.stream_name(command)
         except ReservationError:
@@ -84,8 +92,16 @@ def test_what_cannot_name_a_stream_is_no_key(connection, facts_of):
         else:
             expected.append(f"sent\n{stream}")
     assert None in expected
-    found = [row["key"] for row in facts_of(names=("position", "key"))]
-    assert found == hashed(pa.array(expected, pa.string()), SEED).to_pylist()
+    found = facts_of(names=("position", "key"))
+    assert [row["key"] for row in found] == hashed(pa.array(expected), SEED).to_pylist()
+    drain(connection, component)
+    refused = connection.execute("SELECT DISTINCT global_position FROM reservation.dead_letters")
+    assert {at for (at,) in refused} == {row["position"] for row in found if row["key"] is None}
+    copied = connection.execute(
+        "SELECT stream_name FROM message_store.messages "
+        "WHERE message_store.category(stream_name) = 'sent'"
+    )
+    assert {f"sent\n{stream}" for (stream,) in copied} == {*expected} - {None}
 
 
 def test_effects_of_one_cause_are_recognized_in_linear_time(connection, reconcile):

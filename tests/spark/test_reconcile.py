@@ -22,6 +22,16 @@ from tests.apps.idempotence import PURSE, purse
 from tests.spark.builders import ROOT, head, rows_of
 from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.support.started import EXAMPLES
+from tests.support.watching import until
+
+
+# The other connections to the database, and what they have fetched once they have ended.
+OTHERS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+FETCHED = """
+    SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
+    WHERE schemaname = 'message_store' AND relname = 'messages'"""
 
 
 @pytest.fixture
@@ -279,6 +289,30 @@ def test_a_run_since_a_time_says_what_it_looked_at(command, connection, store, t
     assert f"This report covers the messages from global position {since} on" in shown
     assert "In order: every new command is reserved once" in shown
     assert f'<property name="since" value="{since}" />' in junit.read_text()
+
+
+def test_a_run_since_a_position_reads_little_of_the_log(connection, store, reconcile):
+    """The server counts what it fetches: for a new reissue, less than a tenth of all messages."""
+    store.write([open_(), *(deposit(f"d{n}") for n in range(2_000))], COMMANDS)
+    drain(connection)
+    connection.execute("VACUUM ANALYZE message_store.messages")
+    since = head(connection) + 1
+    store.write(deposit("d1000"), COMMANDS)
+    drain(connection)
+    fetched = [_fetched(connection)]
+    for options in (["--since", since], []):
+        assert reconcile(*options).status == 0
+        fetched.append(_fetched(connection))
+    of_new, of_all = fetched[1] - fetched[0], fetched[2] - fetched[1]
+    assert of_all > head(connection)
+    assert of_new < head(connection) / 10
+
+
+def _fetched(connection):
+    """Return how many messages the server has fetched for all connections that have ended."""
+    until(lambda: connection.execute(OTHERS).fetchone() == (0,))
+    ((fetched,),) = connection.execute(FETCHED)
+    return fetched
 
 
 def test_a_run_since_a_time_after_the_last_message_finds_nothing(command, connection, planted):
