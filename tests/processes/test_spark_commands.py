@@ -85,10 +85,11 @@ def test_a_locked_folder_is_refused_before_spark_starts(store, database_url, tmp
     env = {"RESERVATION_DATABASE_URL": database_url, "JAVA_HOME": str(java.parent.parent)}
     for file, *words in (
         ("LOCK", "reconcile", "bank:account", "--state"),
+        ("LOCK", "reconcile", "bank:account", "--follow", "--state"),
         ("_LOCK", "archive", "bank:account", "--before", "1d", "--to"),
     ):
         folder = tmp_path / words[0]
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         with (folder / file).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             done = run_cli(*words, str(folder), env=env)

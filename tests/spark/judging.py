@@ -5,8 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from psycopg import Connection
 
+from reservation.maintenance import finding_decisions
+from spark_jobs.common.result import VIOLATIONS
 from spark_jobs.run import Run
 from tests.spark.builders import ROOT, Rounds, head, rows_of
 from tests.spark.planting import Planting, component
@@ -38,6 +41,7 @@ class Judging:
         self._archive = archive
         self._folder = folder
         self._outputs = 0
+        self._open: list[str] = []  # the ids of what the last run has found, unless accepted
         self.archived = folder / "archive"
 
     def planted(self, seed: int) -> Planting:
@@ -47,7 +51,11 @@ class Judging:
         return self._planting
 
     def consumers_go_on(self) -> None:
-        """Give consumers positions, letters, corrections and passes at random."""
+        """Give consumers positions, letters, corrections and passes; accept findings; at random."""
+        chance = self._planting.chance
+        some = chance.sample(self._open, min(5, len(self._open)))
+        if some:
+            finding_decisions.accept(self._connection, some, "as planted", VIOLATIONS)
         self._planting.consumers(head(self._connection), self._partitions)
         self._planting.corrections(4)
         self._planting.passes(8)
@@ -74,6 +82,12 @@ class Judging:
         output = self._folder / f"findings-{self._outputs}"
         found = self._reconcile("--findings", output, *options, app=APP, app_dir=ROOT)
         assert found.error == "", found.error
+        rows = pq.read_table(output, columns=["id", "is_accepted"]).to_pylist()
+        decided = {one.finding for one in finding_decisions.accepted(self._connection)}
+        assert {row["id"]: row["is_accepted"] for row in rows} == {
+            row["id"]: row["id"] in decided for row in rows
+        }
+        self._open = sorted({row["id"] for row in rows} - decided)
         return found.counts, rows_of(output)
 
     def state(self, name: str, *options: object) -> Answer:

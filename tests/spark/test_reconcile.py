@@ -24,7 +24,6 @@ from tests.support.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.support.started import EXAMPLES
 from tests.support.watching import until
 
-
 # The other connections to the database, and what they have fetched once they have ended.
 OTHERS = """
     SELECT count(*) FROM pg_stat_activity

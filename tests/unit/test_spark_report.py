@@ -232,6 +232,7 @@ def test_the_picture_counts_keys_as_the_tables_do():
     assert "181,220 distinct keys (and 12 without a key), less 3 missing" in text
     assert "percentages are of the commands" in text
     assert "Percentages are of the subscribed messages" in text
+    assert "Percentages are of the sender's commands" in text
 
 
 def test_every_output_names_the_key_of_a_finding():
