@@ -54,8 +54,8 @@ FROM {summaries}
 GROUP BY is_former, is_key, grp, part
 
 -- name: stored
--- The stored summaries of groups that are judged again. Those of a group that was closed are former ones as well,
--- of which the same is counted as before.
+-- The stored summaries of groups that are judged again. Those of a closed group are there twice: what was counted of
+-- the former ones is subtracted.
 SELECT s.*, explode(CASE WHEN o.grp IS NULL THEN array(false, true) ELSE array(false) END) AS is_former
 FROM {stored} s
 LEFT SEMI JOIN {again} a ON s.is_key = a.is_key AND s.grp = a.grp

@@ -2,8 +2,8 @@
 
 A group is closed if its verdict depends on nothing that consumers do; the counts of closed groups
 are stored. A run judges the groups of new messages, the groups that are not closed, and those with
-letters, conflicts or corrections. It subtracts the stored counts of the closed groups among them,
-and adds the new counts of all of them.
+letters, conflicts or corrections. Those of them that were closed are judged as they were stored,
+too: the counts of such former summaries are subtracted from the stored ones.
 """
 
 import hashlib

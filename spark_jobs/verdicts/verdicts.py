@@ -51,8 +51,8 @@ class Judged:
     """The verdicts.
 
     Attributes:
-        closed: what is counted of groups whose verdicts depend on nothing that consumers do, by the
-            codes of messages and the names of what is counted.
+        closed: what is counted of groups whose verdicts depend on nothing that consumers do, less
+            that of former summaries, by the codes of messages and the names of what is counted.
         others: what is counted of the others.
         findings: a row for each message that needs attention: ``finding``, ``position``, the group
             that it is counted in, and the ``differences`` of a conflict.
