@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
-from pyarrow.parquet import read_table
+from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
@@ -66,18 +66,17 @@ class ArchivedFacts(Facts):
 
     def positions(self, head: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages behind one, in the archive or the store."""
-        yield self._in_files(pc.field("global_position") > head)
+        yield from self._in_files(pc.field("global_position") > head)
         yield from Facts.positions(self, head)
 
-    def archived(self, last: int) -> PositionArray:
-        """Return the global positions up to one of the messages that are in the archive."""
-        return self._in_files(pc.field("global_position") <= last)
+    def archived(self, last: int) -> Iterator[PositionArray]:
+        """Yield the global positions up to one of the messages that are in the archive."""
+        yield from self._in_files(pc.field("global_position") <= last)
 
-    def _in_files(self, condition: pc.Expression) -> PositionArray:
-        files = self.union.archive.files
-        found = read_table(files, columns=["global_position"], filters=condition)
-        positions: PositionArray = found.column(0).to_numpy()
-        return positions
+    def _in_files(self, condition: pc.Expression) -> Iterator[PositionArray]:
+        files = dataset(self.union.archive.files, format="parquet")
+        for batch in files.to_batches(columns=["global_position"], filter=condition):
+            yield batch.column(0).to_numpy()
 
     def _archived(self, messages: DataFrame, columns: Sequence[str]) -> DataFrame:
         made = self.union.columns(messages, categories_of(self.component), NEEDED)

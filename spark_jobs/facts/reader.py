@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -132,10 +131,10 @@ class Facts:
         """Yield the global positions of all messages of the log behind one."""
         return self.snapshot.positions_behind(head)
 
-    def archived(self, last: int) -> PositionArray:
-        """Return the global positions up to one of the messages that are in an archive."""
+    def archived(self, last: int) -> Iterator[PositionArray]:
+        """Yield the global positions up to one of the messages that are in an archive: none."""
         del last
-        return np.empty(0, np.int64)
+        yield from ()
 
     def _parts(
         self,

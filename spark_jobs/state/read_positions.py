@@ -58,7 +58,7 @@ class ReadPositions:
     @property
     def head(self) -> int:
         """The last of them; 0 without any."""
-        return max((int(self._of_block(number)[-1]) for number in self._blocks), default=0)
+        return int(self._of_block(max(self._blocks))[-1]) if self._blocks else 0
 
     def compared(self, snapshot: Snapshot) -> tuple[PositionArray, int]:
         """Return the positions of a snapshot, up to the last one here, that are not among them.

@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -87,12 +88,13 @@ class StateStep:
         self._judged_with = judged_with(
             self._facts.snapshot, self._facts.component, progress, values=rows.comparison.values
         )
-        head = self._read_positions.head
+        self._read_to = self._read_positions.head
         late, self._lacking = self._read_positions.compared(self._facts.snapshot)
-        archived = self._read_positions.missing_from(self._facts.archived(head))
-        self._late = np.union1d(late, archived)
-        self._next = [*self._facts.positions(head)]
-        self._new_messages = len(self._late) + sum(map(len, self._next))
+        archived = map(self._read_positions.missing_from, self._facts.archived(self._read_to))
+        self._late, self._new_messages = np.unique(np.concatenate([late, *archived])), 0
+        for positions in chain([self._late], self._facts.positions(self._read_to)):
+            self._read_positions.add(positions)
+            self._new_messages += len(positions)
 
     @property
     def folder(self) -> Path:
@@ -149,16 +151,15 @@ class StateStep:
         return self._read(f"{self.name}/{FINDINGS}")
 
     def _new(self) -> DataFrame | None:
-        """Write the summaries of new messages, and note their positions; None if there are none."""
-        head, late = self._read_positions.head, self._late
+        """Write the summaries of new messages; None if there are none."""
         if not self._new_messages and self._before is not None:
             return None
-        facts = self._facts.all(after=dict.fromkeys(categories_of(self._facts.component), head))
-        if len(late):
-            table = pa.table({"position": pa.array(late, pa.int64())})
+        facts = self._facts.all(
+            after=dict.fromkeys(categories_of(self._facts.component), self._read_to)
+        )
+        if len(self._late):
+            table = pa.table({"position": pa.array(self._late, pa.int64())})
             facts = facts.unionByName(self._facts.at(self._spark.createDataFrame(table)))
-        for positions in (late, *self._next):
-            self._read_positions.add(positions)
         place = self.folder / SUMMARIES
         fold.fold(facts, self._parts).write.parquet(str(place))
         if not [*data_files.data_files(place)]:
