@@ -31,8 +31,10 @@ def fold(facts: DataFrame, parts: int) -> DataFrame:
 
 def merged(*summaries: DataFrame, parts: int) -> DataFrame:
     """Return the summaries of everything that some summaries are of, former ones apart."""
-    of_all = reduce(DataFrame.unionByName, map(_with_former, summaries))
-    return _QUERIES("merged", {"summaries": divided(of_all, parts)})
+    if any(map(former, summaries)):
+        summaries = tuple(map(_with_former, summaries))
+    of_all = divided(reduce(DataFrame.unionByName, summaries), parts)
+    return _QUERIES("merged", {"summaries": of_all}, former=former(of_all))
 
 
 def stored(summaries: DataFrame, again: DataFrame, not_closed: DataFrame) -> DataFrame:
@@ -47,10 +49,13 @@ def divided(summaries: DataFrame, parts: int) -> DataFrame:
 
 def groups(summaries: DataFrame) -> DataFrame:
     """Return one row a group of merged summaries, which have one row a part."""
-    return _QUERIES("groups", {"summaries": _with_former(summaries)})
+    return _QUERIES("groups", {"summaries": summaries}, former=former(summaries))
+
+
+def former(rows: DataFrame) -> str:
+    """Return the SQL of the column that keeps former summaries apart; empty if there is none."""
+    return "is_former," if "is_former" in rows.columns else ""
 
 
 def _with_former(summaries: DataFrame) -> DataFrame:
-    if "is_former" in summaries.columns:
-        return summaries
-    return summaries.withColumn("is_former", F.lit(False))
+    return summaries if former(summaries) else summaries.withColumn("is_former", F.lit(False))

@@ -45,13 +45,13 @@ GROUP BY is_key, grp, part
 
 -- name: merged
 -- Summaries of several folds become one; every aggregate is associative and commutative.
-SELECT is_former, is_key, grp, part,
+SELECT $former is_key, grp, part,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,
        sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
        max(follows) AS follows, sum(followers) AS followers, sum(passes) AS passes
 FROM {summaries}
-GROUP BY is_former, is_key, grp, part
+GROUP BY $former is_key, grp, part
 
 -- name: stored
 -- The stored summaries of groups that are judged again. Those of a closed group are there twice: what was counted of
@@ -63,7 +63,7 @@ LEFT JOIN {not_closed} o ON s.is_key = o.is_key AND s.grp = o.grp
 
 -- name: groups
 -- One row for each group. A first event has no digest (part 0), because its command has one.
-SELECT is_former, is_key, grp,
+SELECT $former is_key, grp,
        sum(asked) AS asked, min(first_asked) AS first_asked, max(last_asked) AS last_asked,
        max(asks) AS asks, max(answers) AS answers, min_by(cardinal, first_asked) AS cardinal,
        sum(answered) AS answered, min(first_answered) AS first_answered, max(last_answered) AS last_answered,
@@ -76,4 +76,4 @@ SELECT is_former, is_key, grp,
        count_if(answered > 0) AS answering,
        max(first_answered) AS other_first_answered, min(last_answered) AS other_last_answered
 FROM {summaries}
-GROUP BY is_former, is_key, grp
+GROUP BY $former is_key, grp

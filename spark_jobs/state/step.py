@@ -198,7 +198,7 @@ class StateStep:
         """Merge the summaries of many runs into one folder."""
         if len(self._summaries) > _FOLDERS:
             merged = fold.merged(self._read(*self._summaries), parts=self._facts.number)
-            merged.drop("is_former").write.parquet(str(self.folder / MERGED))
+            merged.write.parquet(str(self.folder / MERGED))
             self._summaries = [f"{self.name}/{MERGED}"]
 
     def _put(self, lasting: LastingViolations | None) -> None:

@@ -89,7 +89,7 @@ SELECT true AS is_key, grp,
        max(group_asked) - count_if(is_command AND NOT same) AS same,
        max(CASE WHEN is_started AND meant IS NULL AND start_follows_corrected THEN 1L ELSE 0L END) AS elsewhere,
        count_if(is_mismatch) AS mismatches, 0L AS twice,
-       max(is_corrected) AS is_corrected, max(is_reissue) AS is_reissue, false AS is_open, false AS is_former
+       max(is_corrected) AS is_corrected, max(is_reissue) AS is_reissue, false AS is_open
 FROM (
   SELECT *, same AND (
               NOT first_value(is_discarded) OVER (PARTITION BY grp, is_command, same ORDER BY position)
@@ -131,7 +131,7 @@ SELECT o.is_key, o.grp, CASE WHEN c.position IS NULL THEN 0L ELSE 1L END AS aske
        o.other_first_answered, o.other_last_answered,
        0L AS same, 0L AS elsewhere, 0L AS mismatches,
        CASE WHEN c.position IS NULL THEN 0L ELSE coalesce(t.twice, 0L) END AS twice,
-       false AS is_corrected, false AS is_reissue, false AS is_open, false AS is_former
+       false AS is_corrected, false AS is_reissue, false AS is_open
 FROM {open} o
 LEFT JOIN {causes} c ON c.position = o.grp
 LEFT JOIN (SELECT grp, count(*) AS twice FROM {twice} GROUP BY grp) t ON t.grp = o.grp

@@ -17,16 +17,16 @@ SELECT g.*,
               ELSE digests > 1 OR answered > 1 OR $keyless_too AND asked > 0 AND g.grp = first_asked
             END AS is_open
 FROM {groups} g
-LEFT JOIN {with_letters} m ON g.is_key AND g.grp = m.grp AND NOT g.is_former
+LEFT JOIN {with_letters} m ON g.is_key AND g.grp = m.grp AND $is_now
 LEFT JOIN {letter_states} d ON g.is_key AND d.position = g.first_asked
 
 -- name: judged
 -- The verdict of each group. Groups that need no attention are counted together. The verdict of a closed group
 -- does not depend on what consumers do. A group that is listed has a row of its own, with all of its columns.
-SELECT is_former, is_key, code, verdict, is_keyless, is_open, is_closed, listed.*, number, asked, answered, same, again,
+SELECT $former is_key, code, verdict, is_keyless, is_open, is_closed, listed.*, number, asked, answered, same, again,
        mismatches, twice, corrected, multiple, causes
 FROM (
-SELECT is_former, is_key, code, verdict, is_keyless, is_open, is_closed,
+SELECT $former is_key, code, verdict, is_keyless, is_open, is_closed,
        CASE WHEN $is_listed THEN
          struct(grp, first_asked, last_asked, first_answered, last_answered, asks, answers, cardinal, follows,
                 followers, passes, digests, most, asking, fewest_asked, other_first_asked, other_last_asked,
@@ -80,7 +80,7 @@ GROUP BY ALL
 
 -- name: counts
 -- What is counted, for each code; of open groups, only how many there are.
-SELECT is_former, is_key, is_open, is_closed, code, sum(number) AS number,
+SELECT $former is_key, is_open, is_closed, code, sum(number) AS number,
        -- Open keys whose messages do not all say the same, or follow a command that may be elsewhere; open groups
        -- with other messages than their parts' first and last ones; and larger keys.
        count_if(is_open AND is_key AND (digests > 1 OR coalesce(answers % 16 = 8, false))) AS differing,
@@ -99,4 +99,4 @@ SELECT is_former, is_key, is_open, is_closed, code, sum(number) AS number,
        sum(CASE WHEN NOT is_key AND code % 16 IN (3, 4, 6) THEN number ELSE 0 END) AS messages,
        $verdicts
 FROM (SELECT *, is_key AND code % 16 IN (1, 2) AS is_command FROM {judged})
-GROUP BY is_former, is_key, is_open, is_closed, code
+GROUP BY $former is_key, is_open, is_closed, code

@@ -100,6 +100,7 @@ class _Rules:
         return _QUERIES(
             "judged",
             {"groups": groups, "letter_states": self.letter_states},
+            former=fold.former(groups),
             was_read=self.was_read,
             is_closed=is_closed,
             is_listed="NOT is_closed" if self.lists else f"is_open OR {_IS_FOUND}",
@@ -112,7 +113,8 @@ def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
         f"sum(CASE WHEN verdict = '{name}' THEN number ELSE 0 END) AS `{name}`" for name in _COUNTED
     )
     closed, others, open_groups = Counts(), Counts(), OpenGroups()
-    for row in _QUERIES("counts", {"judged": judged}, verdicts=verdicts).collect():
+    former = fold.former(judged)
+    for row in _QUERIES("counts", {"judged": judged}, former=former, verdicts=verdicts).collect():
         values = row.asDict()
         if values["is_open"]:
             numbers = open_groups.setdefault(values["is_key"], Counter())
@@ -120,7 +122,7 @@ def _counted(judged: DataFrame) -> tuple[Counts, Counts, OpenGroups]:
             continue
         counts = closed if values["is_closed"] else others
         code = _NOTHING if values["code"] is None else values["code"]
-        sign = -1 if values["is_former"] else 1
+        sign = -1 if values.get("is_former") else 1
         numbers = counts.setdefault(code, Counter())
         numbers.update({name: sign * values[name] for name in values if name not in _NAMES})
     return closed, others, open_groups
@@ -134,13 +136,15 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     """Judge the groups of merged summaries; list those that are not closed if ``lists``."""
     states = letter_states.states_of(summaries.sparkSession, progress)
     rules = _Rules(states, letter_states.was_read(rows.codes, progress.consumed), lists)
+    groups = fold.groups(summaries)
     settled = _QUERIES(
         "settled",
         {
-            "groups": fold.groups(summaries),
+            "groups": groups,
             "with_letters": rows.with_letters(states, progress),
             "letter_states": states,
         },
+        is_now="NOT g.is_former" if fold.former(groups) else "true",
         keyless_too=str(bool(progress.corrections)).lower(),
     )
     first = computed(rules.judged(settled))
