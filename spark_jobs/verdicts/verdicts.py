@@ -136,15 +136,15 @@ def judge(summaries: DataFrame, rows: Rows, progress: Progress, *, lists: bool =
     """Judge the groups of merged summaries; list those that are not closed if ``lists``."""
     states = letter_states.states_of(summaries.sparkSession, progress)
     rules = _Rules(states, letter_states.was_read(rows.codes, progress.consumed), lists)
-    groups = fold.groups(summaries)
+    of_all = fold.groups(summaries)
     settled = _QUERIES(
         "settled",
         {
-            "groups": groups,
+            "groups": of_all,
             "with_letters": rows.with_letters(states, progress),
             "letter_states": states,
         },
-        is_now="NOT g.is_former" if fold.former(groups) else "true",
+        is_now="NOT g.is_former" if fold.former(of_all) else "true",
         keyless_too=str(bool(progress.corrections)).lower(),
     )
     first = computed(rules.judged(settled))
