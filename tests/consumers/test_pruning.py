@@ -285,7 +285,8 @@ def test_a_declared_subscriber_without_a_position_is_named(connection, database_
     member = "SELECT declaration::text FROM reservation.members WHERE consumer = 'audit'"
     with hosted(audit, database_url) as running:
         ((declaration,),) = until(lambda: connection.execute(member).fetchall(), running)
-    connection.execute("DELETE FROM reservation.leases WHERE consumer = 'audit'")
+    for table in ("leases", "moves"):
+        connection.execute(f"DELETE FROM reservation.{table} WHERE consumer = 'audit'")
     connection.execute(
         "INSERT INTO reservation.members (consumer, category, process, worker, declaration) "
         "VALUES ('audit', 'payment', 'p', 'w', %s)",
