@@ -31,7 +31,7 @@ class Cut(enum.Enum):
 class _Link:
     client: socket.socket
     server: socket.socket
-    cut: Cut | None = None  # the statement went to the server, and this is what comes of it
+    cut: tuple[Cut, bytes] | None = None  # what comes of a statement that went to the server
     tail: bytes = b""
 
 
@@ -168,8 +168,8 @@ class Proxy:
                 return
             self._requests_left -= 1
         if self._cut is not None and self._cut[1] in data:
-            (link.cut, _), self._cut = self._cut, None  # no other connection is cut
-            if link.cut is Cut.BEFORE:
+            link.cut, self._cut = self._cut, None  # no other connection is cut
+            if link.cut[0] is Cut.BEFORE:
                 self._do_cut(link)
                 return
         link.server.sendall(data)
@@ -177,7 +177,7 @@ class Proxy:
     def _to_client(self, link: _Link, data: bytes) -> None:
         if link.cut is None:
             link.client.sendall(data)
-        elif link.cut is Cut.WITHIN:
+        elif link.cut[0] is Cut.WITHIN:
             link.client.sendall(data[: len(data) // 2])
             self._do_cut(link)
         else:
@@ -186,10 +186,13 @@ class Proxy:
                 self._do_cut(link)
 
     def _do_cut(self, link: _Link) -> None:
+        link.cut = None
         self.happened.set()  # before the client can see it
         self._close(link)
 
     def _close(self, link: _Link) -> None:
+        if link.cut is not None:  # the server went before it answered: cut the next connection
+            link.cut, self._cut = None, link.cut
         for end in (link.client, link.server):
             if self._links.pop(end, None) and not self._held:
                 self._selector.unregister(end)
