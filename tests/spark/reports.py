@@ -1,5 +1,6 @@
 """Made-up reports: one with everything in it, and unusual ones."""
 
+import dataclasses
 import math
 from datetime import UTC, datetime, timedelta
 
@@ -83,6 +84,19 @@ def in_order(**more: object) -> Report:
         Events("account", 1000, 1000, 0, 0),
         [],
         **more,  # type: ignore[arg-type]
+    )
+
+
+def of_categories(number: int) -> Report:
+    """Return a report of a component whose commands are in so many reservation categories."""
+    names = [f"account{name}Transaction" for name in "ABCDEFGH"[:number]]
+    counts = {"commands": 1_184_203, "keys": 1_176_020, "duplicates": 8_183, "reserved": 1_176_020}
+    return dataclasses.replace(
+        in_order(),
+        categories=[
+            dataclasses.replace(category(**counts), reservation_category=name) for name in names
+        ],
+        effects=[EffectCounts(name, 1_176_020, 1_176_020, 0, 0, 0, 0) for name in names],
     )
 
 
