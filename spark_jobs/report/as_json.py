@@ -1,4 +1,4 @@
-"""A report as a JSON object; `schema.json` beside this module describes it."""
+"""A report as a JSON object; ``docs/reference/schemas/reconcile.schema.json`` describes it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

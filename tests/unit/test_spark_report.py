@@ -8,7 +8,6 @@ import json
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
-from importlib.resources import files
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -28,6 +27,7 @@ from spark_jobs.report.page.html import content_policy, inspecting, render_html
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.terminal import print_report
 from tests.spark import reports
+from tests.support.pages import ROOT
 
 _EMPTY_TAGS = {"meta", "br", "hr", "link", "img", "input", "col"}
 
@@ -151,7 +151,7 @@ def test_control_characters_are_escaped_on_a_terminal():
 @pytest.mark.parametrize("name", sorted({*REPORTS} - {"years"}))  # of which each hour takes a while
 def test_the_json_is_as_its_schema_says(name):
     """The JSON has the keys of its schema, each described, and no other."""
-    schema = json.loads((files("spark_jobs.report") / "schema.json").read_text())
+    schema = json.loads((ROOT / "docs/reference/schemas/reconcile.schema.json").read_text())
     checker = jsonschema.Draft202012Validator(schema)
     checker.check_schema(schema)
     document = json.loads(json.dumps(rendered(as_json, REPORTS[name])))
