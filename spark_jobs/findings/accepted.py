@@ -86,7 +86,7 @@ def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> So
     )
     still_open = marked.where(~F.col("is_accepted"))
     rows = marked.where("is_accepted").withColumn("time", F.unix_micros("time")).collect()
-    found = [_accepted(finding_of(row.asDict()), decisions) for row in rows]
+    found = [_accepted(finding_of(row.asDict(recursive=True)), decisions) for row in rows]
     found.sort(key=lambda one: (one.finding.finding, one.finding.global_position))
     return SortedFindings(marked, still_open, found, _counts(marked))
 
@@ -94,7 +94,7 @@ def divided(findings: DataFrame, decisions: Mapping[str, FindingDecision]) -> So
 def finding_of(values: Mapping[str, Any]) -> Finding:  # Any: what the columns hold
     """Return a finding from a row, whose time is in microseconds."""
     wanted = {one.name: values[one.name] for one in fields(Finding)}
-    differences = tuple(Difference(*one) for one in values["differences"] or ())
+    differences = tuple(Difference(**one) for one in values["differences"] or ())
     time = None if values["time"] is None else from_micros(values["time"])
     return Finding(**{**wanted, "time": time, "differences": differences})
 
@@ -130,5 +130,5 @@ def samples(findings: DataFrame) -> list[Finding]:
         .withColumn("time", F.unix_micros("time"))
         .collect()
     )
-    found = [finding_of(row.asDict()) for row in rows]
+    found = [finding_of(row.asDict(recursive=True)) for row in rows]
     return sorted(found, key=attrgetter("finding", "global_position"))

@@ -6,12 +6,15 @@ after that. One that disappears before is never reported.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from spark_jobs.common import files as data_files
 from spark_jobs.common.result import Finding
 from spark_jobs.common.timestamps import from_micros
 from spark_jobs.findings.accepted import finding_of
@@ -79,27 +82,36 @@ def _is_by_age(progress: Progress) -> Column:
     return F.coalesce(found, F.lit(False))
 
 
-def events(
-    noted: DataFrame,
-    before: DataFrame | None,
-    now: datetime,
-    accepted: Collection[str] = (),
-) -> Iterator[ViolationEvent]:
-    """Yield what to report, in the order of the log: persisting violations, then settled ones."""
-    yield from _events(noted.where("is_reported AND NOT was_reported"), now, is_mended=False)
+def due(noted: DataFrame, before: DataFrame | None) -> DataFrame:
+    """Return what to report, in the order of the log: persisting violations, then settled ones."""
+    rows = _reported(noted.where("is_reported AND NOT was_reported"), is_mended=False)
     if before is not None:
         gone = before.where("is_reported").join(noted, _KEY, "left_anti")
-        for event in _events(gone, now, is_mended=True):
-            yield replace(event, is_accepted=event.violation.id in accepted)
+        rows = rows.unionByName(_reported(gone, is_mended=True))
+    return rows.orderBy("is_mended", "global_position", "finding")
 
 
-def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[ViolationEvent]:
+def _reported(rows: DataFrame, *, is_mended: bool) -> DataFrame:
+    micros = {name: F.unix_micros(name) for name in ("time", "since")}
     names = [field.name for field in fields(Finding)]
-    micros = [F.unix_micros(name).alias(name) for name in ("time", "since")]
-    others = [name for name in names if name != "time"]
-    for row in rows.select(*others, *micros).orderBy("global_position", "finding").collect():
-        values = row.asDict()
-        yield ViolationEvent(is_mended, now, from_micros(values["since"]), finding_of(values))
+    return rows.withColumns({**micros, "is_mended": F.lit(is_mended)}).select(
+        *names, "since", "is_mended"
+    )
+
+
+def events(folder: Path, now: datetime, accepted: Collection[str] = ()) -> Iterator[ViolationEvent]:
+    """Yield what is due from the files of a folder, in their order."""
+    for path in data_files.paths(folder):
+        for batch in pq.ParquetFile(path).iter_batches():
+            for row in batch.to_pylist():
+                violation, is_mended = finding_of(row), row["is_mended"]
+                yield ViolationEvent(
+                    is_mended=is_mended,
+                    time=now,
+                    since=from_micros(row["since"]),
+                    violation=violation,
+                    is_accepted=is_mended and violation.id in accepted,
+                )
 
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:

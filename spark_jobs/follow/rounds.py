@@ -11,6 +11,7 @@ none twice.
 A round in which nothing has changed and nothing is due only asks the database.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,16 +141,18 @@ class Follower:
         noted = persistence.noted(found, before, source.progress, now, grace)
         noted.write.parquet(str(state.folder / name))
         noted = self._noted(name)
-        events = list(persistence.events(noted, before, now, decisions))
+        due = state_step.folder / "due"
+        persistence.due(noted, before).write.parquet(str(due))
         lasts = persistence.summed_up(noted, name)
         state_step.merge_folders()
         # No Spark job runs between the report and the commit, which could fail.
-        for event in events:
+        reported: Counter[bool] = Counter()
+        for event in persistence.events(due, now, decisions):
             self._audience.happened(event)
+            reported[event.is_mended] += 1
         state_step.commit(lasts)
-        mended = sum(event.is_mended for event in events)
-        self.reported += len(events) - mended
-        self.mended += mended
+        self.reported += reported[False]
+        self.mended += reported[True]
 
     def _noted(self, folder: str) -> DataFrame:
         return step.rows_in(self._state, self._spark, folder)
