@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bank import account
 from tests.apps.bank import drain, lengthen_leases
 from tests.support.commands import invoke_cli
-from tests.support.consuming import hosted, logged, until
+from tests.support.consuming import hosted, logged
 from tests.support.controls import COMMANDS, deposit, open_
 
 CATEGORY = "account:command"
@@ -80,8 +80,7 @@ def test_each_log_event_of_a_member_has_its_partitions(connection, store, databa
             log.wait_for("partitions_left", **of, left=[2, 3], partitions=[0, 1])
             log.wait_for("consumer_started", **of, partitions=[2, 3])
         assert log.named("consumer_stopped", **of, partitions=[2, 3])
-        taken = {"taken": [2, 3], "partitions": [0, 1, 2, 3]}
-        until(lambda: log.named("partitions_taken", **of, **taken))
+        log.wait_for("partitions_taken", **of, partitions=[0, 1, 2, 3])
     assert not any("part" in one for one in log.events)
     connection.execute("UPDATE reservation.moves SET position = 0 WHERE partition = 2")
     drain(connection)
