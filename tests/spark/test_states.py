@@ -24,9 +24,11 @@ def state(tmp_path):
     return ("--state", tmp_path / "state")
 
 
-def test_a_run_finds_late_commits(store, connection, database_url, reconcile, state):
+@pytest.mark.parametrize("first", [32_764, 10**17])
+def test_a_run_finds_late_commits(store, connection, database_url, reconcile, state, first):
     """It finds late commits in each category, and reports none twice."""
     assert reconcile(*state).status == 0  # of an empty store
+    connection.execute("SELECT setval('message_store.messages_global_position_seq', %s)", [first])
     store.write([open_(), deposit("d1")], COMMANDS)
     with closing(connect(database_url)) as slow:
         for stream, type_ in (
