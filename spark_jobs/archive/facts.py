@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
@@ -65,17 +66,17 @@ class ArchivedFacts(Facts):
 
     def positions(self, head: int) -> Iterator[PositionArray]:
         """Yield the global positions of all messages behind one, in the archive or the store."""
-        yield from (positions[positions > head] for positions in self._in_files())
+        yield from self._in_files(pc.field("global_position") > head)
         yield from Facts.positions(self, head)
 
     def archived(self, last: int) -> Iterator[PositionArray]:
         """Yield the global positions up to one of the messages that are in the archive."""
-        yield from (positions[positions <= last] for positions in self._in_files())
+        yield from self._in_files(pc.field("global_position") <= last)
 
-    def _in_files(self) -> Iterator[PositionArray]:
-        for path in self.union.archive.files:
-            for batch in pq.ParquetFile(path).iter_batches(columns=["global_position"]):
-                yield batch.column(0).to_numpy()
+    def _in_files(self, condition: pc.Expression) -> Iterator[PositionArray]:
+        files = dataset(self.union.archive.files, format="parquet")
+        for batch in files.to_batches(columns=["global_position"], filter=condition):
+            yield batch.column(0).to_numpy()
 
     def _archived(self, messages: DataFrame, columns: Sequence[str]) -> DataFrame:
         made = self.union.columns(messages, categories_of(self.component), NEEDED)
