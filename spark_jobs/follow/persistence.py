@@ -8,6 +8,7 @@ after that. One that disappears before is never reported.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from spark_jobs.common.result import Finding
 from spark_jobs.common.timestamps import from_micros
 from spark_jobs.findings.accepted import finding_of
 from spark_jobs.snapshot.progress import Progress
-from spark_jobs.state.folder import LastingViolations
+from spark_jobs.state.folder import LastingViolations, not_here
 
 # A message has each kind of violation at most once.
 _KEY = ["finding", "global_position"]
@@ -101,17 +102,19 @@ def _reported(rows: DataFrame, *, is_mended: bool) -> DataFrame:
 
 def events(folder: Path, now: datetime, accepted: Collection[str] = ()) -> Iterator[ViolationEvent]:
     """Yield what is due from the files of a folder, in their order."""
-    for path in data_files.paths(folder):
-        for batch in pq.ParquetFile(path).iter_batches():
-            for row in batch.to_pylist():
-                violation, is_mended = finding_of(row), row["is_mended"]
-                yield ViolationEvent(
-                    is_mended=is_mended,
-                    time=now,
-                    since=from_micros(row["since"]),
-                    violation=violation,
-                    is_accepted=is_mended and violation.id in accepted,
-                )
+    files = [pq.ParquetFile(path) for path in data_files.paths(folder)]
+    if not files:
+        raise not_here(folder)
+    for batch in chain.from_iterable(file.iter_batches(batch_size=1_000) for file in files):
+        for row in batch.to_pylist():
+            violation, is_mended = finding_of(row), row["is_mended"]
+            yield ViolationEvent(
+                is_mended=is_mended,
+                time=now,
+                since=from_micros(row["since"]),
+                violation=violation,
+                is_accepted=is_mended and violation.id in accepted,
+            )
 
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:
