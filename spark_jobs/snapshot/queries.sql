@@ -110,7 +110,7 @@ WHERE b.number IS NOT NULL
 SELECT m.global_position
 FROM unnest(%(blocks)s::bigint[]) AS b(number)
 JOIN message_store.messages m
-  ON m.global_position BETWEEN b.number * %(size)s AND least((b.number + 1) * %(size)s - 1, %(last)s)
+  ON m.global_position BETWEEN b.number * %(size)s AND least(b.number * %(size)s + (%(size)s - 1), %(last)s)
 
 -- name: positions_behind
 SELECT m.global_position FROM message_store.messages m WHERE m.global_position > %d

@@ -78,8 +78,8 @@ class ReadPositions:
         return late, read - (len(listed) - len(late))
 
     def _count_and_sum(self, number: int) -> tuple[int, int]:
-        positions = self._of_block(number)
-        return len(positions), int(positions.sum())
+        within = self._of_block(number) - number * BLOCK  # whose sum cannot overflow
+        return len(within), int(within.sum()) + len(within) * number * BLOCK
 
     def _of_block(self, number: int) -> PositionArray:
         bits = self._blocks.get(number)
