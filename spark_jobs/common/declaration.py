@@ -9,7 +9,6 @@ from reservation.declaration.category import CategoryDeclarations
 from reservation.declaration.records import Role
 from reservation.declaration.table import declarations
 from reservation.idempotence.server_keys import are_as_stored
-from reservation.messages import stream_name
 from reservation.messages.registry import MessageTypes
 from reservation.serialization.codec import camel_case
 from reservation.serialization.fields import forms_of, hints_of, keys_of
@@ -230,24 +229,6 @@ def categories_of(component: Component) -> list[str]:
 def own_categories_of(component: Component) -> list[str]:
     """Return the component's own categories: its commands, their copies and its events."""
     return [*declarations(component).own_categories, component.name]
-
-
-def passes_of(component: Component) -> list[str]:
-    """Return the names under which the passes of a component's consumers are read."""
-    return [
-        passes_name(component.name, name) for name in declarations(component).subscribed_categories
-    ]
-
-
-def passes_name(consumer: str, category: str) -> str:
-    """Return the name under which passes are read; no category has such a name."""
-    return f"{consumer}{stream_name.ID_SEPARATOR}{category}"
-
-
-def passes_in(name: str) -> tuple[str, str] | None:
-    """Return the consumer and the category of passes; None for the name of a category."""
-    consumer, separator, category = name.partition(stream_name.ID_SEPARATOR)
-    return (consumer, category) if separator else None
 
 
 def _may_lack(command: type, fields: Sequence[str]) -> bool:

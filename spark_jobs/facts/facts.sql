@@ -36,3 +36,16 @@ CASE WHEN m.global_position BETWEEN {first} AND {last} AND strpos(m.stream_name,
 
 -- name: time
 (extract(epoch FROM {time}) * 1000000)::bigint
+
+-- name: passes
+-- The messages of a subscribed category that were handled, and that no event followed from. A pass of another log, at
+-- whose position there is another message now, does not count, nor does one whose handler wrote a message that is not
+-- in the log.
+SELECT {columns}
+FROM reservation.passes m
+WHERE m.consumer = {consumer} AND m.category = {category} AND {chosen}
+  AND NOT EXISTS (
+    SELECT FROM message_store.messages other
+    WHERE other.global_position = m.global_position AND other.id <> m.message_id)
+  AND (m.follower IS NULL OR EXISTS (
+    SELECT FROM message_store.messages written WHERE written.id = m.follower))

@@ -1,20 +1,18 @@
 """The SQL of facts, for each category of a component."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from psycopg import sql
+from psycopg import Connection, sql
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
 from reservation.messages.message import MAX_POSITION
 from reservation.postgres.queries import load_queries
-from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.facts.codes import Codes, MessageKind, code
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.source import columns
-from spark_jobs.source.columns import CategoryQuery, by_type
-from spark_jobs.source.passes import PassesQuery
+from spark_jobs.source.columns import CategoryQuery, ComposedQuery, by_type
 
 # The columns of a fact, with their types in Spark.
 FACT = {
@@ -42,7 +40,7 @@ OF_CODE = {
 _FACTS = {
     name: text.decode() for name, text in load_queries("spark_jobs.facts", "facts.sql").items()
 }
-_NULL = sql.SQL("NULL::bigint")
+_NULL, _NO_TEXT = sql.SQL("NULL::bigint"), sql.SQL("NULL::text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class FactsQuery(CategoryQuery):
             "position": made["global_position"],
             "place": made["position"],
             "time": part("time"),
-            **dict.fromkeys(OF_CODE, sql.SQL("NULL::text")),
+            **dict.fromkeys(OF_CODE, _NO_TEXT),
         }
         if self.category == declared.command_category:
             parts |= {
@@ -142,20 +140,34 @@ _MADE = (
 
 
 @dataclass(frozen=True, slots=True)
-class PassFactsQuery(PassesQuery):
-    """The facts of the passes of a category."""
+class PassFactsQuery(CategoryQuery):
+    """The facts of passes: of the messages of a category that were handled, and nothing followed.
 
-    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
-        """Return the SQL of each of the columns; passes have no category."""
-        del category
+    A pass (`reservation.idempotence.passes`) is a fact that follows its message, at the negative of
+    the message's global position, where no message is.
+
+    Attributes:
+        consumer: the component's name.
+    """
+
+    consumer: str = field(kw_only=True)
+
+    def composed(self, connection: Connection[tuple[object, ...]] | None = None) -> ComposedQuery:
+        """Return the SQL, for reads of one range or several."""
         known = {
             "position": sql.SQL("-m.global_position"),
             "cause": sql.SQL("m.global_position"),
             "code": sql.Literal(int(MessageKind.PASS)),
         }
-        nothing = {"bigint": _NULL, "string": sql.SQL("NULL::text")}
+        nothing = {"bigint": _NULL, "string": _NO_TEXT}
         types = {**FACT, **OF_CODE}
-        return {name: known.get(name) or nothing[types[name]] for name in self.columns}
+        made = {name: known.get(name) or nothing[types[name]] for name in self.columns}
+        values = {
+            "columns": columns.named(made),
+            "consumer": sql.Literal(self.consumer),
+            "category": sql.Literal(self.category),
+        }
+        return ComposedQuery(*columns.around_choice(_FACTS["passes"], values, connection))
 
 
 def _asked(
@@ -165,37 +177,3 @@ def _asked(
     if progress is not None:
         return progress.uneven(category)
     return None if category == component.name else (1, MAX_POSITION)
-
-
-def queries(
-    component: Component,
-    sources: Sequence[str],
-    names: Sequence[str],
-    seed: int,
-    progress: Progress | None,
-    *,
-    by_time: bool,
-) -> list[CategoryQuery]:
-    """Return the queries of facts of a component."""
-    codes, declaration = Codes.of(component), Declaration.of(component)
-    found: list[CategoryQuery] = []
-    for name in sources:
-        passes = passes_in(name)
-        if passes is None:
-            found.append(
-                FactsQuery(
-                    name,
-                    names,
-                    declaration,
-                    codes=codes,
-                    seed=seed,
-                    progress=progress,
-                    by_time=by_time,
-                )
-            )
-        else:
-            consumer, category = passes
-            found.append(
-                PassFactsQuery(category, names, declaration, consumer=consumer, types=FACT)
-            )
-    return found

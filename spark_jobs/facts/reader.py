@@ -13,10 +13,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
-from spark_jobs.common.declaration import Declaration, categories_of, passes_of
-from spark_jobs.facts import keys, query
+from reservation.declaration.table import declarations
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.facts import keys
+from spark_jobs.facts.codes import Codes
 from spark_jobs.facts.hashing import hashed
-from spark_jobs.facts.query import FACT, OF_CODE
+from spark_jobs.facts.query import FACT, OF_CODE, FactsQuery, PassFactsQuery
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import PositionArray, Snapshot
@@ -81,8 +83,16 @@ class Facts:
 
         They are None if the component subscribes to nothing.
         """
-        queries = self._queries(columns, are_passes=True)
-        return self._parts(queries, columns, after or {}, {}) if queries else None
+        subscribed = declarations(self.component).subscribed_categories
+        if not (subscribed and self.snapshot.has_positions):
+            return None
+        names = [*columns, *self._of_code(columns)]
+        declaration = Declaration.of(self.component)
+        queries = [
+            PassFactsQuery(one, names, declaration, consumer=self.component.name)
+            for one in subscribed
+        ]
+        return self._parts(queries, columns, after or {}, {})
 
     def folded_together(self, after: Mapping[str, int] | None = None) -> DataFrame:
         """Return what is folded: the facts of messages, as of `all`, and those of their passes."""
@@ -163,16 +173,21 @@ class Facts:
         types = {**FACT, **OF_CODE}
         return arrow_schema({name: types[name] for name in [*columns, *self._of_code(columns)]})
 
-    def _queries(self, columns: Sequence[str], *, are_passes: bool = False) -> list[CategoryQuery]:
+    def _queries(self, columns: Sequence[str]) -> list[FactsQuery]:
         names = [*columns, *self._of_code(columns)]
-        return query.queries(
-            self.component,
-            self.snapshot.readable((passes_of if are_passes else categories_of)(self.component)),
-            names,
-            self.seed,
-            self.progress,
-            by_time=not self.snapshot.has_positions,
-        )
+        codes, declaration = Codes.of(self.component), Declaration.of(self.component)
+        return [
+            FactsQuery(
+                category,
+                names,
+                declaration,
+                codes=codes,
+                seed=self.seed,
+                progress=self.progress,
+                by_time=not self.snapshot.has_positions,
+            )
+            for category in categories_of(self.component)
+        ]
 
 
 def _finished(

@@ -15,7 +15,7 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source import columns as made
-from spark_jobs.source import passes, reading
+from spark_jobs.source import reading
 from spark_jobs.source.options import arrow_schema
 
 # Ranges for each core, so that the others need not wait for a slow one.
@@ -42,8 +42,7 @@ class Categories:
 
     def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
-        names = self.snapshot.readable(categories)
-        queries = passes.queries(names, columns, self.declaration)
+        queries = [made.CategoryQuery(name, columns, self.declaration) for name in categories]
         number = _RANGES * parallelism(self.spark)
         texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
         types = made.types_of(columns)
@@ -74,7 +73,7 @@ class CategoryLookup:
     def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
         of = self.categories
-        query = made.PositionsQuery(categories, columns, of.declaration).composed()
+        query = made.positions_query(categories, columns, of.declaration)
         types = made.types_of(columns)
         read = partial(reading.chosen, [query], of.snapshot.id, arrow_schema(types))
         if self.required:

@@ -28,7 +28,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
-from spark_jobs.common.declaration import Declaration, passes_in
+from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.given_data import GivenData
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
@@ -168,13 +168,6 @@ class Snapshot:
         if not self.has_positions:
             return []
         return given_data(self._connection, consumer, category, first, last)
-
-    def readable(self, names: Sequence[str]) -> list[str]:
-        """Return those of some categories and passes that there are; all of the categories.
-
-        Passes are recorded by this package's consumers only.
-        """
-        return [name for name in names if self.has_positions or passes_in(name) is None]
 
     def passes(self, consumer: str) -> tuple[int, ...]:
         """Return numbers that change if a consumer has recorded or lost passes."""

@@ -139,13 +139,11 @@ class CategoryQuery:
         category: its name.
         columns: the names of the columns, in their order.
         declaration: how keys are made.
-        filters: further conditions that the rows fulfil.
     """
 
     category: str
     columns: Sequence[str]
     declaration: Declaration
-    filters: Sequence[sql.Composable] = ()
 
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return the SQL of each of the columns; `category` is that of the row's category."""
@@ -154,8 +152,7 @@ class CategoryQuery:
     def composed(self, connection: Connection[tuple[object, ...]] | None = None) -> ComposedQuery:
         """Return the SQL, for reads of one range or several."""
         category = sql.Literal(self.category)
-        of_category = _sql(_QUERIES["of_category"]).format(category=category)
-        where = sql.SQL(" AND ").join([of_category, *self.filters])
+        where = _sql(_QUERIES["of_category"]).format(category=category)
         kept = expressions(["kept"], category, self.declaration)["kept"]
         return _composed(self.expressions(category), kept, where, connection)
 
@@ -164,31 +161,14 @@ class CategoryQuery:
         return self.composed(connection).in_range(first, last)
 
 
-@dataclass(frozen=True, slots=True)
-class PositionsQuery:
-    """A query of messages that are known by their global positions.
-
-    Attributes:
-        categories: the categories to read; messages of others are left out.
-        columns: the names of the columns, in their order.
-        declaration: how keys are made.
-    """
-
-    categories: Sequence[str]
-    columns: Sequence[str]
-    declaration: Declaration
-
-    def composed(self) -> ComposedQuery:
-        """Return the SQL, for reads at any positions."""
-        where = _sql(_QUERIES["of_categories"]).format(categories=_texts(self.categories))
-        category = _sql(_QUERIES["category_of"])
-        made = expressions([*self.columns, "kept"], category, self.declaration)
-        kept = made.pop("kept")
-        return _composed(made, kept, where, None)
-
-    def text(self, positions: Sequence[int]) -> str:
-        """Return the query of the messages at some global positions."""
-        return self.composed().at(positions)
+def positions_query(
+    categories: Sequence[str], columns: Sequence[str], declaration: Declaration
+) -> ComposedQuery:
+    """Return a query of messages of some categories that are known by their global positions."""
+    where = _sql(_QUERIES["of_categories"]).format(categories=_texts(categories))
+    made = expressions([*columns, "kept"], _sql(_QUERIES["category_of"]), declaration)
+    kept = made.pop("kept")
+    return _composed(made, kept, where, None)
 
 
 def _composed(

@@ -97,20 +97,6 @@ m.stream_name = ANY ({streams}::varchar[]) AND m.global_position BETWEEN {first}
 -- name: category_of
 message_store.category(m.stream_name)
 
--- name: passes
--- The messages of a subscribed category that were handled, and that no event followed from. Each is read
--- as if it were a message that follows the one that was passed; no message has its global position. A
--- pass of another log, at whose position there is another message now, does not count, nor does one whose
--- handler wrote a message that is not in the log.
-SELECT {columns}
-FROM reservation.passes m
-WHERE m.consumer = {consumer} AND m.category = {category} AND {chosen}
-  AND NOT EXISTS (
-    SELECT FROM message_store.messages other
-    WHERE other.global_position = m.global_position AND other.id <> m.message_id)
-  AND (m.follower IS NULL OR EXISTS (
-    SELECT FROM message_store.messages written WHERE written.id = m.follower))
-
 -- name: is_foreign_store
 -- Whether the store was installed by Message DB, and has no schema but its own.
 SELECT to_regnamespace('reservation') IS NULL
