@@ -7,7 +7,6 @@ defines it.
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,8 +19,8 @@ from reservation.messages import stream_name
 from spark_jobs.common.declaration import Declaration, DeclaredKey
 from spark_jobs.facts.content import digest
 
-_MADE = "struct<content: string, key_category: string, key_stream: string>"
-_OF = ("type", "data")
+_COLUMNS = ("content", "key_category", "key_stream")
+_MADE = f"struct<{', '.join(f'{name}: string' for name in _COLUMNS)}>"
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _WHOLE = re.compile("-?[0-9]+")
@@ -31,44 +30,29 @@ def remade(messages: DataFrame, declaration: Declaration) -> DataFrame:
     """Return messages with new keys and digests."""
     # The stub asks for the kind of function, which Spark infers.
     made = arrow_udf(_made(declaration), _MADE)  # type: ignore[call-overload]
-    columns = ("content", "key_category", "key_stream")
     return (
-        messages.withColumn("made", made(*_OF))
-        .withColumns({name: F.col(f"made.{name}") for name in columns})
+        messages.withColumn("made", made("type", "data"))
+        .withColumns({name: F.col(f"made.{name}") for name in _COLUMNS})
         .drop("made")
     )
 
 
 def _made(declaration: Declaration) -> Callable[..., pa.Array]:
-    type_ = pa.struct(
-        [
-            ("content", pa.string()),
-            ("key_category", pa.string()),
-            ("key_stream", pa.string()),
-        ]
-    )
-
     def made(*columns: pa.Array) -> pa.Array:
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        return pa.array([of_message(declaration.keys, *row) for row in rows], type_)
+        of_rows = [_of_message(declaration.keys, *row) for row in rows]
+        return pa.array(of_rows, pa.struct([(name, pa.string()) for name in _COLUMNS]))
 
     return made
 
 
-def of_message(keys: dict[str, DeclaredKey], type_: str, data: str | None) -> dict[str, Any]:
-    """Return what is made of one message, by the names of the columns."""
+def _of_message(
+    keys: dict[str, DeclaredKey], type_: str, data: str | None
+) -> tuple[str | None, str | None, str | None]:
     key = keys.get(type_)
     if key is None:
-        return {
-            "content": digest(data, ()),
-            "key_category": None,
-            "key_stream": None,
-        }
-    return {
-        "content": digest(data, key.ignoring),
-        "key_category": key.category,
-        "key_stream": _key_stream(key, _fields(data)),
-    }
+        return digest(data, ()), None, None
+    return digest(data, key.ignoring), key.category, _key_stream(key, _fields(data))
 
 
 def _key_stream(key: DeclaredKey, fields: dict[str, msgspec.Raw]) -> str | None:

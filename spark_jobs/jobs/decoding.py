@@ -6,17 +6,16 @@ Each part of a read becomes one tally for each category, so only these travel ba
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.inspection.tally import Inspector, Tally, declared_categories
 from reservation.messages.message import StoredMessage
+from spark_jobs.facts.keys import loaded
 
 # Reads columns of categories.
 Read = Callable[[Sequence[str], Sequence[str]], DataFrame]
@@ -25,11 +24,6 @@ _READ = ("category", "stream_name", "type", "position", "global_position", "data
 _TALLIES = "category string, tally string"
 _SCHEMA = pa.schema([("category", pa.string()), ("tally", pa.string())])
 _UNKNOWN_TIME = datetime.fromtimestamp(0, UTC)  # no class and no key depends on it
-
-
-@lru_cache
-def _component(app: str, app_dir: Path | None) -> Component[Any]:
-    return load_component(app, app_dir)
 
 
 def tallies(
@@ -48,7 +42,7 @@ def _taking(
     app: str, app_dir: Path | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def take(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        component = _component(app, app_dir)
+        component = loaded(app, app_dir)
         inspectors = {name: Inspector(component, name) for name in declared_categories(component)}
         found = {name: Tally() for name in inspectors}
         for batch in batches:

@@ -30,39 +30,18 @@ class Corrected(NamedTuple):
 
 
 def with_meaning(rows: DataFrame, corrected: Sequence[Corrected]) -> DataFrame:
-    """Add what the messages mean, where some were corrected.
+    """Add what messages mean, where some were corrected.
 
-    Added are ``meant``, a digest that all contents share that mean the same;
-    ``is_reissue_of_corrected``, whether a message says what a corrected one said or was corrected
-    to; and ``follows_corrected``, whether a message follows one that was corrected.
+    Added are ``meant``, a digest that all contents share that mean the same; and ``is_reissue``,
+    whether a message says what a corrected one said or was corrected to.
     """
     meanings: list[dict[str, object]] = [
         {"type": type_, "content": content, "meant": meant}
         for (type_, content), meant in _meanings(corrected).items()
     ]
-    causes: list[dict[str, object]] = [
-        {"causation": position, "follows_corrected": True}
-        for position in {one.global_position for one in corrected}
-    ]
-    if not causes:
-        return rows.withColumns(
-            {
-                "meant": F.col("content"),
-                "is_reissue_of_corrected": F.lit(False),
-                "follows_corrected": F.lit(False),
-            }
-        )
-    spark = rows.sparkSession
-    for known in (meanings, causes):
-        keys = [name for name in known[0] if name not in ("meant", "follows_corrected")]
-        known_rows = F.broadcast(spark.createDataFrame(pa.Table.from_pylist(known)))
-        rows = rows.join(known_rows, keys, "left")
-    return rows.withColumns(
-        {
-            "is_reissue_of_corrected": F.col("meant").isNotNull(),
-            "meant": F.coalesce("meant", "content"),
-            "follows_corrected": F.coalesce("follows_corrected", F.lit(False)),
-        }
+    known = F.broadcast(rows.sparkSession.createDataFrame(pa.Table.from_pylist(meanings)))
+    return rows.join(known, ["type", "content"], "left").withColumns(
+        {"is_reissue": F.col("meant").isNotNull(), "meant": F.coalesce("meant", "content")}
     )
 
 

@@ -148,12 +148,12 @@ class Rows:
         rows = computed(rows)
         declared = declarations(self.facts.component)
         categories = [declared.command_category, *declared.reservation_categories]
-        columns = ["global_position", "causation", "type", "version", "content"]
+        columns = ["global_position", "type", "version", "content"]
         contents = self.lookup(_at(rows, "position"))(categories, columns)
         meant = with_meaning(contents, progress.corrections).select(
             F.col("global_position").alias("position"),
             F.xxhash64("type", F.coalesce("version", F.lit("")), "meant").alias("says"),
-            F.col("is_reissue_of_corrected").alias("is_reissue"),
+            "is_reissue",
         )
         return rows.join(meant, "position", "left")
 
