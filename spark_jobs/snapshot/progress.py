@@ -22,8 +22,7 @@ class Consumed:
         first_position: the position at which it first began; it records conflicts above it. None
             if that is unknown, or it records none.
         deleted: the ids of the deleted messages that it stands at, by their global positions.
-        corrections: the messages that were corrected.
-        given: the data that their letters were given, by their global positions.
+        given: the data that letters were given of the messages that were corrected.
     """
 
     position: int | None
@@ -35,37 +34,7 @@ class Consumed:
     discarded: Sequence[int] = ()
     first_position: int | None = None
     deleted: Mapping[int, str] = field(default_factory=dict)
-    corrections: Sequence[Corrected] = ()
-    given: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
-
-    @classmethod
-    def of_partitions(
-        cls,
-        positions: Sequence[int],
-        former_positions: Sequence[int] = (),
-        *,
-        letters: Sequence[int] = (),
-        conflicts: Sequence[int] = (),
-        discarded: Sequence[int] = (),
-        first_position: int | None = None,
-        deleted: Mapping[int, str] | None = None,
-        corrections: Mapping[Corrected, str] | None = None,
-    ) -> "Consumed":
-        """Return how far a consumer is whose partitions have separate positions."""
-        lowest = min(positions)
-        in_force = tuple(former_positions) if max(former_positions, default=0) > lowest else ()
-        return cls(
-            lowest,
-            letters=letters,
-            partitions=tuple(positions),
-            former_positions=in_force,
-            conflicts=conflicts,
-            discarded=discarded,
-            first_position=first_position,
-            deleted=deleted or {},
-            corrections=list(corrections or ()),
-            given={one.global_position: data for one, data in (corrections or {}).items()},
-        )
+    given: Mapping[Corrected, str] = field(default_factory=dict, repr=False)
 
     @property
     def highest(self) -> int:
@@ -91,13 +60,15 @@ class Progress:
     @property
     def corrections(self) -> list[Corrected]:
         """The messages that were corrected."""
-        return [one for consumed in self.consumed.values() for one in consumed.corrections]
+        return [one for consumed in self.consumed.values() for one in consumed.given]
 
     @property
     def given(self) -> dict[int, str]:
         """The data that letters of theirs were given, by global position."""
         return {
-            at: one for consumed in self.consumed.values() for at, one in consumed.given.items()
+            one.global_position: data
+            for consumed in self.consumed.values()
+            for one, data in consumed.given.items()
         }
 
     def uneven(self, category: str) -> tuple[int, int] | None:

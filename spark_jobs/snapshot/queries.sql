@@ -9,7 +9,7 @@ SELECT array_agg(p.position ORDER BY p.partition), g.former_positions, g.first_p
             ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
 FROM reservation.positions p
 LEFT JOIN reservation.groups g USING (consumer, category)
-WHERE p.consumer = %s AND p.category = %s
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s
 GROUP BY p.consumer, p.category, g.former_positions, g.first_position
 HAVING max(p.epoch) > 0 OR max(p.position) > 0
 
@@ -47,7 +47,7 @@ ORDER BY s.position
 -- The messages that the consumer has not handled, and all that it recorded as conflicts. A letter of
 -- another log, at whose position there is another message now, does not count.
 SELECT d.global_position, d.reason = 'conflict', d.state = 'discarded' FROM reservation.dead_letters d
-WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason = 'conflict')
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND (d.state <> 'handled' OR d.reason = 'conflict')
   AND NOT EXISTS (
     SELECT FROM message_store.messages m
     WHERE m.global_position = d.global_position AND m.id <> d.message_id)
@@ -55,7 +55,7 @@ ORDER BY d.global_position
 
 -- name: passes
 SELECT count(*), coalesce(sum(p.global_position), 0), coalesce(max(extract(epoch FROM p.passed_at)), 0)
-FROM reservation.passes p WHERE p.consumer = %s
+FROM reservation.passes p WHERE p.consumer = %(consumer)s
 
 -- name: position_of_eventide
 -- The lowest of the positions that the consumers of a category stored, each in a stream of its own; a
@@ -136,3 +136,35 @@ WHERE (message_store.category(m.stream_name), m.global_position)
         ORDER BY message_store.category(younger.stream_name), younger.global_position LIMIT 1
       ), %(last)s))
 ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMIT 1
+
+-- name: corrections
+-- The messages of a category whose letters were given other data, with the digests of what was sent and of what
+-- was given, and that data. A letter of a message of another log does not count.
+WITH contents AS (
+  SELECT m.global_position, m.type, v.is_sent, v.data
+  FROM reservation.dead_letters d
+  JOIN message_store.messages m ON m.global_position = d.global_position AND m.id = d.message_id
+  CROSS JOIN LATERAL (VALUES (true, m.data), (false, d.data)) AS v(is_sent, data)
+  WHERE d.consumer = {consumer} AND d.category = {category} AND d.data IS NOT NULL
+), digests AS (
+  SELECT m.global_position, m.type, m.is_sent, m.data, {content} AS digest
+  FROM (
+    SELECT m.*, m.kept::text AS kept_text
+    FROM (SELECT m.*, {kept} AS kept FROM contents AS m) AS m
+  ) AS m
+)
+SELECT d.global_position, d.type, max(d.digest) FILTER (WHERE d.is_sent),
+       max(d.digest) FILTER (WHERE NOT d.is_sent), max(d.data::text) FILTER (WHERE NOT d.is_sent)
+FROM digests d
+GROUP BY d.global_position, d.type
+ORDER BY d.global_position
+
+-- name: given_data
+-- The data that letters of a part of a category were given, and who gave it, when and why.
+SELECT d.category, d.global_position, d.data::text, h.decided_by, h.decided_at, h.reason
+FROM reservation.dead_letters d
+JOIN message_store.messages m ON m.global_position = d.global_position AND m.id = d.message_id
+JOIN reservation.letter_decisions h ON h.number = d.correction
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.data IS NOT NULL
+  AND d.global_position BETWEEN %(first)s AND %(last)s
+ORDER BY d.global_position

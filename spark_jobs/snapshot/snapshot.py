@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from psycopg import Connection, Error, IsolationLevel
+from psycopg import Connection, Error, IsolationLevel, sql
 
 from reservation.component import Component
 from reservation.declaration.table import declarations
@@ -32,10 +32,10 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.given_data import GivenData
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
-from spark_jobs.snapshot.corrections import corrections, given_data
+from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.source import ranges, reading
-from spark_jobs.source.columns import CategoryQuery
+from spark_jobs.source.columns import CategoryQuery, expressions
 
 # Global positions.
 PositionArray: TypeAlias = npt.NDArray[np.int64]
@@ -64,25 +64,7 @@ def parts_of(messages: int) -> int:
     return max(_FEWEST, messages // _FOLDED)
 
 
-class Hold:
-    """The transaction that keeps a snapshot, and what it sees from being cleaned up."""
-
-    def __init__(self, connection: Connection[Any], since: float) -> None:
-        self._connection = connection
-        self._since = since
-        self._held: timedelta | None = None
-
-    def release(self) -> timedelta:
-        """End the transaction, unless it has ended; return how long it lasted."""
-        if self._held is None:
-            with contextlib.suppress(Error):  # a connection that is lost holds nothing
-                self._connection.rollback()
-            self._connection.close()
-            self._held = timedelta(seconds=time.monotonic() - self._since)
-        return self._held
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Snapshot:
     """A moment of the store.
 
@@ -100,11 +82,24 @@ class Snapshot:
     store: str | None
     database_url: str = field(repr=False)
     _connection: Connection[Any]
-    _hold: Hold
+    _since: float
+    _held: timedelta | None = None
 
     def release(self) -> timedelta:
-        """Let the server clean up again what the snapshot sees; nothing can be read afterwards."""
-        return self._hold.release()
+        """Let the server clean up again what the snapshot sees; return how long it was held.
+
+        Nothing can be read afterwards.
+        """
+        if self._held is None:
+            with contextlib.suppress(Error):  # a connection that is lost holds nothing
+                self._connection.rollback()
+            self._connection.close()
+            self._held = timedelta(seconds=time.monotonic() - self._since)
+        return self._held
+
+    def _rows(self, query: str, values: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        with translated():
+            return self._connection.execute(_QUERIES[query], values).fetchall()
 
     def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
         """Return how far the consumers of a component are.
@@ -118,64 +113,67 @@ class Snapshot:
         return Progress({name: self._consumed(component, name, grace) for name in categories})
 
     def _consumed(self, component: Component, category: str, grace: timedelta) -> Consumed:
-        with translated():
-            if self.has_positions:
-                named = [component.name, category]
-                rows = self._connection.execute(_QUERIES["positions"], named).fetchall()
-                letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
-                if rows:
-                    positions, former_positions, first_position, foreign = rows[0]
-                    deleted = {} if foreign is None else self._deleted(*named)
-                    return Consumed.of_partitions(
-                        positions,
-                        former_positions or (),
-                        letters=[at for at, is_conflict, _ in letters if not is_conflict],
-                        conflicts=[at for at, is_conflict, _ in letters if is_conflict],
-                        discarded=[at for at, is_conflict, over in letters if over > is_conflict],
-                        first_position=first_position,
-                        deleted=deleted,
-                        corrections=corrections(
-                            self._connection,
-                            Declaration.of(component),
-                            component.name,
-                            category,
-                        ),
-                    )
-            position = None
-            # In a category of others, their own consumers store positions.
-            if category not in declarations(component).others:
-                theirs = {"category": position_stream(category, None)}
-                ((position,),) = self._connection.execute(
-                    _QUERIES["position_of_eventide"], theirs
-                ).fetchall()
+        if self.has_positions:
+            named = {"consumer": component.name, "category": category}
+            rows, letters = self._rows("positions", named), self._rows("letters", named)
+            if rows:
+                positions, former, first_position, foreign = rows[0]
+                lowest = min(positions)
+                return Consumed(
+                    lowest,
+                    letters=[at for at, is_conflict, _ in letters if not is_conflict],
+                    partitions=positions,
+                    former_positions=former if max(former or (), default=0) > lowest else (),
+                    conflicts=[at for at, is_conflict, _ in letters if is_conflict],
+                    discarded=[at for at, is_conflict, over in letters if over > is_conflict],
+                    first_position=first_position,
+                    deleted={} if foreign is None else self._deleted(**named),
+                    given=self._corrected(Declaration.of(component), **named),
+                )
+        position = None
+        # In a category of others, their own consumers store positions.
+        if category not in declarations(component).others:
+            theirs = {"category": position_stream(category, None)}
+            ((position,),) = self._rows("position_of_eventide", theirs)
         if position is not None:
             return Consumed(int(position))
         if self.has_positions:
             return Consumed(0)
         return Consumed(None, before=self.time - grace)
 
+    def _corrected(
+        self, declaration: Declaration, consumer: str, category: str
+    ) -> dict[Corrected, str]:
+        """Return the messages of a category that were corrected, with the data that was given."""
+        made = expressions(["content", "kept"], sql.Literal(category), declaration)
+        query = sql.SQL(_QUERIES["corrections"].decode()).format(
+            **made, consumer=sql.Literal(consumer), category=sql.Literal(category)
+        )
+        with translated():
+            rows = self._connection.execute(query).fetchall()
+        return {Corrected(*row): given for *row, given in rows}
+
     def _deleted(self, consumer: str, category: str) -> dict[int, str]:
         """Return the deleted messages that a consumer stands at; refuse another log than its."""
-        names = {"consumer": consumer, "category": category}
-        rows = self._connection.execute(_QUERIES["gone"], names).fetchall()
+        rows = self._rows("gone", {"consumer": consumer, "category": category})
         foreign = [int(position) for position, _, is_deleted in rows if not is_deleted]
         if foreign:
             raise StoreReplacedError(consumer, category, max(foreign))
         return {int(position): str(message_id) for position, message_id, _ in rows}
 
     def given_data(self, consumer: str, category: str, first: int, last: int) -> list[GivenData]:
-        """Return the data that letters of a part of a category were given; see `given_data`."""
+        """Return the data that letters of a part of a category were given."""
         if not self.has_positions:
             return []
-        return given_data(self._connection, consumer, category, first, last)
+        of = {"consumer": consumer, "category": category, "first": first, "last": last}
+        return [GivenData(*row) for row in self._rows("given_data", of)]
 
     def passes(self, consumer: str) -> tuple[int, ...]:
         """Return numbers that change if a consumer has recorded or lost passes."""
         if not self.has_positions:
             return ()
-        with translated():
-            rows = self._connection.execute(_QUERIES["passes"], [consumer]).fetchall()
-        return tuple(map(int, rows[0]))
+        (row,) = self._rows("passes", {"consumer": consumer})
+        return tuple(map(int, row))
 
     def accepted(self) -> dict[str, FindingDecision]:
         """Return the decisions by which findings were accepted, by the findings' ids."""
@@ -227,8 +225,7 @@ class Snapshot:
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
-        with translated():
-            rows = self._connection.execute(_QUERIES["head"], {"category": category}).fetchall()
+        rows = self._rows("head", {"category": category})
         return (int(rows[0][0]), str(rows[0][1])) if rows else (0, None)
 
     def older(
@@ -241,8 +238,7 @@ class Snapshot:
             "last": MAX_POSITION if up_to is None else up_to,
             "before": before.replace(tzinfo=None),  # the column is without a zone
         }
-        with translated():
-            rows = self._connection.execute(_QUERIES["older"], values).fetchall()
+        rows = self._rows("older", values)
         return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def position_at(self, time: datetime) -> int:
@@ -255,9 +251,7 @@ class Snapshot:
         low, high = 1, MAX_POSITION
         while low < high:
             middle = (low + high) // 2
-            values = {"first": middle, "before": before}
-            with translated():
-                rows = self._connection.execute(_QUERIES["is_older"], values).fetchall()
+            rows = self._rows("is_older", {"first": middle, "before": before})
             if rows and rows[0][1]:
                 low = int(rows[0][0]) + 1
             else:
@@ -271,15 +265,12 @@ class Snapshot:
 
     def blocks(self, size: int, last: int) -> dict[int, tuple[int, int]]:
         """Return how many messages each block of positions has, and the sum of their positions."""
-        with translated():
-            rows = self._connection.execute(_QUERIES["blocks"], {"size": size, "last": last})
-            return {int(block): (int(count), int(total)) for block, count, total in rows}
+        rows = self._rows("blocks", {"size": size, "last": last})
+        return {int(block): (int(count), int(total)) for block, count, total in rows}
 
     def positions_in(self, size: int, blocks: Sequence[int], last: int) -> PositionArray:
         """Return the global positions of the messages in some blocks, up to one."""
-        values = {"size": size, "blocks": list(blocks), "last": last}
-        with translated():
-            rows = self._connection.execute(_QUERIES["positions_in"], values).fetchall()
+        rows = self._rows("positions_in", {"size": size, "blocks": list(blocks), "last": last})
         return np.array([at for (at,) in rows], np.int64)
 
     def positions_behind(self, first: int) -> Iterator[PositionArray]:
@@ -291,17 +282,12 @@ class Snapshot:
 
     def probe(self, seed: int) -> int:
         """Return a hash of a known text: equal as long as the server hashes equal texts alike."""
-        with translated():
-            ((found,),) = self._connection.execute(_QUERIES["probe"], {"seed": seed}).fetchall()
+        ((found,),) = self._rows("probe", {"seed": seed})
         return int(found)
 
     def holds(self, global_position: int, message_id: str) -> bool:
         """Return whether the store holds a message."""
-        with translated():
-            rows = self._connection.execute(
-                _QUERIES["holds"], {"global_position": global_position, "id": message_id}
-            ).fetchall()
-        return bool(rows)
+        return bool(self._rows("holds", {"global_position": global_position, "id": message_id}))
 
 
 @contextlib.contextmanager
@@ -310,7 +296,7 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
     with connect(database_url, application_name="reservation snapshot") as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        hold = Hold(connection, time.monotonic())
+        since = time.monotonic()
         has_positions = is_attached(connection)
         # The transaction stays open, and idle, while the job reads.
         connection.execute(_SETTINGS)
@@ -318,4 +304,4 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
             snapshot, at = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
         found = store_id(connection)
         store = None if found is None else str(found)
-        yield Snapshot(snapshot, at, has_positions, store, database_url, connection, hold)
+        yield Snapshot(snapshot, at, has_positions, store, database_url, connection, since)

@@ -262,7 +262,8 @@ def judged_with(
     snapshot: Snapshot, component: Component, progress: Progress, *, values: bool
 ) -> str:
     """Return a digest of what verdicts depend on beside the log: progress, passes and `values`."""
-    inputs = repr((progress, progress.given, snapshot.passes(component.name), values))
+    of = progress, progress.corrections, progress.given
+    inputs = repr((of, snapshot.passes(component.name), values))
     return hashlib.sha256(inputs.encode()).hexdigest()
 
 

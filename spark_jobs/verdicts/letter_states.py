@@ -27,7 +27,7 @@ def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
     for consumed in progress.consumed.values():
         letters |= {*consumed.letters}
         recorded |= {*consumed.conflicts}
-        corrected |= {correction.global_position for correction in consumed.corrections}
+        corrected |= {correction.global_position for correction in consumed.given}
         discarded |= {*consumed.discarded}
     positions = sorted(letters | recorded | corrected)
     states = (letters, recorded, corrected, discarded)
