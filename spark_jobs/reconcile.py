@@ -32,7 +32,7 @@ from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.state import folder, step
 from spark_jobs.state.folder import StateFolder
 from spark_jobs.verdicts import verdicts
-from spark_jobs.verdicts.counts import Results
+from spark_jobs.verdicts.counts import counted
 from spark_jobs.verdicts.meaning import Meanings
 from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Judged
@@ -152,7 +152,7 @@ def in_session(
         if not run.details:
             snapshot.release()
         found = accepted.divided(findings, decisions)
-        report = counted(run, snapshot.time, counts)
+        report = counted(run.component, snapshot.time, counts)
         report = dataclasses.replace(
             report,
             since=since,
@@ -210,18 +210,3 @@ def _of_newer(facts: Facts, read: Categories, since: int) -> DataFrame:
     groups = fold.fold(new, facts.number).select("is_key", "grp").distinct()
     summaries = fold.fold(new.unionByName(older), facts.number)
     return summaries.join(groups, ["is_key", "grp"], "left_semi")
-
-
-def counted(run: Run, time: datetime, counts: verdicts.Counts) -> Report:
-    """Return a report with what was counted."""
-    results = Results(run.component, counts)
-    return Report(
-        component=run.component.name,
-        time=time,
-        categories=results.categories,
-        effects=results.effects,
-        events=results.events,
-        findings=(),
-        subscriptions=results.subscriptions,
-        deleted=results.deleted,
-    )

@@ -47,7 +47,7 @@ class Union:
         """Return columns of categories, in one DataFrame."""
         read = replace(self.store, after=self.behind({}))
         archived = self.columns(self.archived({}), categories, columns)
-        late = self.store.at(self.late({}, categories))(categories, columns)
+        late = self.store.at(self.late({}, categories), categories, columns)
         return archived.unionByName(read(categories, columns)).unionByName(late)
 
     def behind(self, after: Mapping[str, int]) -> dict[str, int]:
@@ -68,9 +68,21 @@ class Union:
         stored = read([*until], ["global_position"])
         return stored.join(self.archived({}), "global_position", "left_anti")
 
-    def at(self, positions: DataFrame, *, required: bool = False) -> "UnionLookup":
-        """Return what reads the messages at some positions only, of which all may be required."""
-        return UnionLookup(self, positions, required)
+    def at(
+        self,
+        positions: DataFrame,
+        categories: Sequence[str],
+        columns: Sequence[str],
+        *,
+        required: bool = False,
+    ) -> DataFrame:
+        """Return columns of the messages of categories at some positions, as the store does."""
+        positions = positions.select("global_position")
+        archived = self.archived({}).join(positions, "global_position", "left_semi")
+        # The store may still have what is archived.
+        others = positions.join(archived.select("global_position"), "global_position", "left_anti")
+        stored = self.store.at(others, categories, columns, required=required)
+        return self.columns(archived, categories, columns).unionByName(stored)
 
     def archived(self, after: Mapping[str, int]) -> DataFrame:
         """Return what is archived behind some global position of each category."""
@@ -105,30 +117,6 @@ class Union:
             former = remade(messages.where(is_former), declaration)
             messages = messages.where(~is_former).unionByName(former)
         return messages.select(*columns)
-
-
-@dataclass(frozen=True, slots=True)
-class UnionLookup:
-    """Reads columns of some of the messages, from archive and store.
-
-    Attributes:
-        union: archive and store.
-        positions: their positions, in the column ``global_position``.
-        required: whether it is an error if one is missing.
-    """
-
-    union: Union
-    positions: DataFrame
-    required: bool
-
-    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """Return columns of those that are in some categories, in one DataFrame."""
-        union, positions = self.union, self.positions.select("global_position")
-        archived = union.archived({}).join(positions, "global_position", "left_semi")
-        # The store may still have what is archived.
-        others = positions.join(archived.select("global_position"), "global_position", "left_anti")
-        stored = union.store.at(others, required=self.required)(categories, columns)
-        return union.columns(archived, categories, columns).unionByName(stored)
 
 
 def _behind(positions: Mapping[str, int]) -> Column:

@@ -365,26 +365,16 @@ class Report:
 
     def count(self, name: str) -> int:
         """Return how many findings of a kind there are, by its name in options."""
-        of_categories = {
-            "missing": "missing",
-            "orphan": "orphans",
-            "multiple": "multiple",
-            "conflict": "conflicts",
-            "conflict-mismatch": "conflict_mismatches",
-            "wrong-type": "wrong_type",
-            "keyless": "keyless",
-            "duplicates": "duplicates",
-        }
-        if name in of_categories:
-            counted: int = sum(getattr(counts, of_categories[name]) for counts in self.categories)
-            return counted + self.deleted if name == "missing" else counted
-        if name in ("pending", "dead"):
-            all_ = (*self.categories, *self.effects, *self.subscriptions)
-            return sum(getattr(counts, name) for counts in all_)
-        if name == "unhandled":
-            of_reserved = sum(effects.unhandled for effects in self.effects)
-            return of_reserved + sum(one.unhandled for one in self.subscriptions)
-        return {
-            "effect-twice": self.events.effect_twice,
-            "without-cause": self.events.without_cause,
-        }[name]
+        parts = (*self.categories, *self.effects, *self.subscriptions, self.events)
+        counted: int = sum(getattr(part, field_of(name), 0) for part in parts)
+        return counted + self.deleted if name == "missing" else counted
+
+
+def field_of(name: str) -> str:
+    """Return the field in which findings of a kind are counted, by its name in options."""
+    irregular = {
+        "orphan": "orphans",
+        "conflict": "conflicts",
+        "conflict-mismatch": "conflict_mismatches",
+    }
+    return irregular.get(name, name.replace("-", "_"))

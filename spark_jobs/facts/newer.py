@@ -39,7 +39,7 @@ def newer(facts: Facts, read: Categories, since: int) -> tuple[DataFrame, DataFr
     (first,) = follows.agg(F.min("cause")).collect()[0]
     if first is not None:
         at = follows.select(F.col("position").alias("global_position"))
-        streams = read.at(at)([*reserved, entity], ["stream_name"]).distinct()
+        streams = read.at(at, [*reserved, entity], ["stream_name"]).distinct()
         beside = facts.of_streams(streams, [*reserved, entity], columns, first=first, last=last)
         older.append(beside)
     known = computed(reduce(DataFrame.unionByName, older))

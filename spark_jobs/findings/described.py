@@ -42,20 +42,19 @@ def described(
         made += ["version", "function_data"]
     at = findings.withColumnRenamed("position", "global_position")
     messages = with_function_keys(
-        lookup(at.select("global_position").distinct())(
-            categories_of(component), [*_MESSAGE, *made]
+        lookup(
+            at.select("global_position").distinct(), categories_of(component), [*_MESSAGE, *made]
         ),
         declaration,
         app,
         app_dir,
     )
+    of_causes = at.where("finding = 'effect-twice'").select(F.col("grp").alias("global_position"))
     causes = lookup(
-        at.where("finding = 'effect-twice'")
-        .select(F.col("grp").alias("global_position"))
-        .distinct()
-    )(categories_of(component), ["global_position", "category", "stream_name"]).toDF(
-        "grp", "cause_category", "cause_stream"
-    )
+        of_causes.distinct(),
+        categories_of(component),
+        ["global_position", "category", "stream_name"],
+    ).toDF("grp", "cause_category", "cause_stream")
     finding, category = F.col("finding"), F.col("category")
     of_cause, was_sent = finding.isin(*OF_CAUSES), category == commands
     is_cause = finding == "unhandled"

@@ -12,8 +12,6 @@ A round in which nothing has changed and nothing is due only asks the database.
 """
 
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -24,11 +22,13 @@ from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.findings import accepted
 from spark_jobs.follow import persistence
-from spark_jobs.reconcile import Source, counted
+from spark_jobs.reconcile import Source
 from spark_jobs.run import Run
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.state import step
 from spark_jobs.state.folder import StateFolder
+from spark_jobs.state.read_positions import BLOCK
+from spark_jobs.verdicts.counts import counted
 
 
 class Audience(Protocol):
@@ -45,21 +45,6 @@ class Audience(Protocol):
 
     def waits(self, why: str) -> None:
         """Called when a round failed and is started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """A round's view, which decides whether anything can have changed.
-
-    Attributes:
-        log: a digest of the messages of the log.
-        judged_with: a digest of what consumers and people did.
-        accepted: the ids of the findings that were accepted.
-    """
-
-    log: object
-    judged_with: str
-    accepted: Collection[str]
 
 
 class Follower:
@@ -81,7 +66,7 @@ class Follower:
         self._state = state
         self._spark = spark
         self._audience = audience
-        self._looked: _Looked | None = None  # in the last round of this process
+        self._looked: object = None  # what verdicts depend on, in the last round of this process
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -95,14 +80,14 @@ class Follower:
         manifest = self._state.judged
         if manifest is None:
             return None
-        return counted(self._run, time, step.counts_of(manifest.counts))
+        return counted(self._run.component, time, step.counts_of(manifest.counts))
 
     def round(self) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
         with exported_snapshot(self._run.database_url) as snapshot:
             source = Source.of(self._run, snapshot, self._spark)
-            looked = _Looked(
-                snapshot.blocks(step.BLOCK, MAX_POSITION),
+            looked = (
+                snapshot.blocks(BLOCK, MAX_POSITION),
                 step.judged_with(
                     snapshot, self._run.component, source.progress, values=self._run.values
                 ),
@@ -113,7 +98,7 @@ class Follower:
         self._looked = looked
         self.report = self._counted(snapshot.time)
 
-    def _is_settled(self, looked: _Looked, snapshot: Snapshot) -> bool:
+    def _is_settled(self, looked: object, snapshot: Snapshot) -> bool:
         """Return whether no verdict can have changed, and nothing is due to be reported."""
         manifest = self._state.judged
         if manifest is None or manifest.lasting is None or looked != self._looked:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -109,14 +108,13 @@ def rehearse(spark: SparkSession) -> list[Finding]:
     commands = declarations(component).command_category
     progress = Progress({commands: Consumed(1, letters=[2])})
 
-    def lookup(positions: DataFrame) -> Any:  # reads columns, whatever the categories
-        def read(categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
-            del categories
-            rows = [_message(at) for at in (1, 2, 3, 4, 6)]
-            found = _read(spark, rows, {name: TYPES[name] for name in columns})
-            return found.join(positions, "global_position", "left_semi").select(*columns)
-
-        return read
+    def lookup(
+        positions: DataFrame, categories: Sequence[str], columns: Sequence[str]
+    ) -> DataFrame:
+        del categories
+        rows = [_message(at) for at in (1, 2, 3, 4, 6)]
+        found = _read(spark, rows, {name: TYPES[name] for name in columns})
+        return found.join(positions, "global_position", "left_semi").select(*columns)
 
     facts = _Rehearsed(spark, None, component, "", None, 1, progress)  # type: ignore[arg-type]
     rows = Rows(facts, lookup, Meanings(commands, ["rehearsed"], "", None))

@@ -1,13 +1,16 @@
 """A report as a JSON object; ``docs/reference/schemas/reconcile.schema.json`` describes it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from reservation.serialization.codec import camel_case
-from spark_jobs.common.result import AcceptedFinding, CommandCounts, Latency, Reissues, Report
+from spark_jobs.common.result import Report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
+
+# The fields that are time spans.
+_SPANS = {"p50", "p95", "p99", "max", "longest_gap", "longest_span"}
 
 
 def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, Any]:
@@ -15,24 +18,28 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
 
     Texts of the store are not escaped; `json.dumps` escapes them.
     """
+    accepted = as_object(report.accepted)
+    categories: dict[bool, list[Any]] = {False: [], True: []}  # by whether they initiate
+    for one in as_object(report.categories):
+        categories[one.pop("initiates")].append(one)
     return {
         "component": report.component,
-        "time": report.time.isoformat(),
+        "time": as_object(report.time),
         "since": report.since,
         "deleted": report.deleted,
         "inOrder": in_order(reached),
         "thresholds": [_threshold(exceeded) for exceeded in reached],
-        "categories": [_category(counts) for counts in report.categories if not counts.initiates],
-        "initiations": [_category(counts) for counts in report.categories if counts.initiates],
-        "effects": [as_object(effects) for effects in report.effects],
-        "subscriptions": [as_object(counts) for counts in report.subscriptions],
+        "categories": categories[False],
+        "initiations": categories[True],
+        "effects": as_object(report.effects),
+        "subscriptions": as_object(report.subscriptions),
         "events": as_object(report.events),
-        "samples": [as_object(finding) for finding in report.findings],
-        "accepted": [_accepted(one) for one in report.accepted],
-        "latency": [_latency(measured) for measured in report.latency],
-        "volume": [as_object(hourly) for hourly in report.volume],
-        "snapshotHeldSeconds": _value(report.snapshot_held),
-        "reissues": None if report.reissues is None else _reissues(report.reissues),
+        "samples": as_object(report.findings),
+        "accepted": [{**one.pop("finding"), **one} for one in accepted],
+        "latency": as_object(report.latency),
+        "volume": as_object(report.volume),
+        "snapshotHeldSeconds": as_object(report.snapshot_held),
+        "reissues": as_object(report.reissues),
     }
 
 
@@ -49,53 +56,17 @@ def _threshold(reached: ExceededThreshold) -> dict[str, Any]:
     }
 
 
-def _accepted(one: AcceptedFinding) -> dict[str, Any]:
-    return {
-        **as_object(one.finding),
-        "reason": one.reason,
-        "acceptedBy": one.accepted_by,
-        "acceptedAt": one.accepted_at.isoformat(),
-    }
-
-
-def _category(one: CommandCounts) -> dict[str, Any]:
-    values = as_object(one)
-    del values["initiates"]  # the list that it is in says so
-    return values
-
-
-def _latency(one: Latency) -> dict[str, Any]:
-    values = as_object(one)
-    spans = {name: values.pop(name) for name in ("p50", "p95", "p99", "max")}
-    return {**values, **{f"{name}Seconds": span for name, span in spans.items()}}
-
-
-def _reissues(one: Reissues) -> dict[str, Any]:
-    return {
-        "senders": [as_object(sender) for sender in one.senders],
-        "longestGapSeconds": _value(one.longest_gap),
-        "longestGapKey": one.longest_gap_key,
-        "bursts": [as_object(burst) for burst in one.bursts],
-        "longestSpanSeconds": _value(one.longest_span),
-        "longestSpanKey": one.longest_span_key,
-        "untimed": one.untimed,
-        "firstUntimed": one.first_untimed,
-    }
-
-
-def as_object(
-    one: Any,
-) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.common.result`
+def as_object(one: Any) -> Any:  # Any: what the fields of `spark_jobs.common.result` hold, as JSON
     """Return a dataclass as an object: camelCase, time spans in seconds, times as ISO 8601."""
-    return {
-        camel_case(name) + ("Seconds" if name == "longest_gap" else ""): _value(value)
-        for name, value in asdict(one).items()
-    }
-
-
-def _value(value: Any) -> Any:  # Any: a JSON value
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return value
+    if is_dataclass(one):
+        return {
+            camel_case(field.name) + ("Seconds" if field.name in _SPANS else ""): as_object(
+                getattr(one, field.name)
+            )
+            for field in fields(one)
+        }
+    if isinstance(one, (list, tuple)):
+        return [as_object(item) for item in one]
+    if isinstance(one, datetime):
+        return one.isoformat()
+    return one.total_seconds() if isinstance(one, timedelta) else one

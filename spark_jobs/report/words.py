@@ -7,7 +7,14 @@ from datetime import datetime, timedelta
 
 from reservation.messages import stream_name
 from reservation.messages.message import printable
-from spark_jobs.common.result import VIOLATIONS, Difference, Finding, Reissues, Report
+from spark_jobs.common.result import (
+    VIOLATIONS,
+    Difference,
+    Finding,
+    Reissues,
+    Report,
+    field_of,
+)
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
@@ -136,19 +143,7 @@ EVENTS = (
     ("without_cause", "without a cause"),
 )
 # The fields that need a person's attention when they are not 0.
-ALARMING = frozenset(
-    {
-        "missing",
-        "orphans",
-        "multiple",
-        "conflicts",
-        "conflict_mismatches",
-        "wrong_type",
-        "unhandled",
-        "effect_twice",
-        "without_cause",
-    }
-)
+ALARMING = frozenset(map(field_of, VIOLATIONS))
 
 STAGES = (
     ("whole", "from sent to the first event"),
@@ -222,8 +217,9 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
         )
     said = []
     if commands:
+        keys = sum(counts.keys for counts in report.categories)
         said.append(
-            f"{_many(commands, 'command')} with {_many(report_keys(report), 'distinct key')}: each "
+            f"{_many(commands, 'command')} with {_many(keys, 'distinct key')}: each "
             f"key was reserved once, and its effect is there once."
         )
     if subscribed:
@@ -233,11 +229,6 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
         )
     what = "message" if subscribed else "command"
     return Verdict(True, f"Every {what} took effect once.", " ".join(said))
-
-
-def report_keys(report: Report) -> int:
-    """Return how many distinct idempotence keys the commands have."""
-    return sum(counts.keys for counts in report.categories)
 
 
 def _many(count: int, what: str) -> str:

@@ -51,31 +51,22 @@ class Categories:
         numbers = self.spark.range(0, len(texts), 1, max(1, len(texts)))
         return numbers.mapInArrow(read, made.schema(types))
 
-    def at(self, positions: DataFrame, *, required: bool = False) -> "CategoryLookup":
-        """Return what reads the messages at some positions only, of which all may be required."""
-        return CategoryLookup(self, positions, required)
+    def at(
+        self,
+        positions: DataFrame,
+        categories: Sequence[str],
+        columns: Sequence[str],
+        *,
+        required: bool = False,
+    ) -> DataFrame:
+        """Return columns of the messages of categories at some positions, looked up one by one.
 
-
-@dataclass(frozen=True, slots=True)
-class CategoryLookup:
-    """Reads columns of some of the messages; each is looked up by its global position.
-
-    Attributes:
-        categories: the categories of a snapshot.
-        positions: their positions, in the column ``global_position``.
-        required: whether it is an error if one is missing.
-    """
-
-    categories: Categories
-    positions: DataFrame
-    required: bool
-
-    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """Return columns of those that are in some categories, in one DataFrame."""
-        of = self.categories
-        query = made.positions_query(categories, columns, of.declaration)
+        The positions are in the column ``global_position``. It can be required that none is
+        missing.
+        """
+        query = made.positions_query(categories, columns, self.declaration)
         types = made.types_of(columns)
-        read = partial(reading.chosen, [query], of.snapshot.id, arrow_schema(types))
-        if self.required:
+        read = partial(reading.chosen, [query], self.snapshot.id, arrow_schema(types))
+        if required:
             read = partial(reading.require_all, read)
-        return self.positions.select("global_position").mapInArrow(read, made.schema(types))
+        return positions.select("global_position").mapInArrow(read, made.schema(types))

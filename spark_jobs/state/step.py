@@ -41,7 +41,7 @@ from spark_jobs.state.folder import (
     not_here,
     run_name,
 )
-from spark_jobs.state.read_positions import BLOCK, ReadPositions
+from spark_jobs.state.read_positions import ReadPositions
 from spark_jobs.verdicts.letter_states import states_of
 from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Counts, Judged, added, judge
@@ -50,8 +50,6 @@ from spark_jobs.verdicts.verdicts import Counts, Judged, added, judge
 _FOLDERS = 16
 
 _GROUP = ["is_key", "grp"]
-
-__all__ = ["BLOCK", "StateStep", "check", "counts_of", "judged_with", "rows_in", "seed_of"]
 
 
 def seed_of(state: StateFolder, snapshot: Snapshot) -> int:
@@ -74,7 +72,8 @@ class StateStep:
     def __init__(self, state: StateFolder, rows: Rows, progress: Progress) -> None:
         self._state, self._rows, self._progress = state, rows, progress
         self._facts, self._spark = rows.facts, rows.facts.spark
-        self._heads = {name: self._head(name) for name in categories_of(self._facts.component)}
+        heads = self._facts.snapshot.head
+        self._heads = {name: Head(*heads(name)) for name in categories_of(self._facts.component)}
         self._before = state.judged
         last = state.manifest
         self._run = 1 if last is None else last.run + 1
@@ -109,9 +108,6 @@ class StateStep:
             return None
         return counts_of(before.counts), self._read(before.findings)
 
-    def _head(self, category: str) -> Head:
-        return Head(*self._facts.snapshot.head(category))
-
     def judge(self) -> Judged:
         """Read new messages, merge and judge."""
         self._state.begin(self._run)
@@ -122,7 +118,8 @@ class StateStep:
         folded = None if passes is None else fold.fold(passes, self._facts.number)
         if self._before is not None:
             not_closed, again = self._not_closed(), self._judged_again(new)
-            summaries.append(fold.stored(self._stored_summaries(), again, not_closed))
+            stored = self._read(*self._before.summaries)
+            summaries.append(fold.stored(stored, again, not_closed))
             self._closed = counts_of(self._before.closed)
             if folded is not None:
                 folded = folded.join(again, _GROUP, "left_semi")
@@ -174,11 +171,6 @@ class StateStep:
         states = states_of(self._spark, self._progress)
         with_letters = self._rows.with_letters(states, self._progress)
         return groups.unionByName(with_letters.selectExpr("true AS is_key", "grp"))
-
-    def _stored_summaries(self) -> DataFrame:
-        """Return the summaries of earlier runs."""
-        assert self._before is not None  # noqa: S101  there are earlier runs
-        return self._read(*self._before.summaries)
 
     def _not_closed(self) -> DataFrame:
         assert self._before is not None  # noqa: S101  there are earlier runs

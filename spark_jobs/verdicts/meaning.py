@@ -33,9 +33,9 @@ from spark_jobs.facts.keys import loaded, stored
 # A message, and the one that it is compared with.
 PAIR = ("global_position", "compared_with")
 
-# Reads columns of the messages of some categories, at the positions in the column
-# ``global_position`` of a DataFrame.
-Lookup = Callable[[DataFrame], Callable[[Sequence[str], Sequence[str]], DataFrame]]
+# Reads, at the positions in the column ``global_position`` of a DataFrame, of the messages of some
+# categories, some columns.
+Lookup = Callable[[DataFrame, Sequence[str], Sequence[str]], DataFrame]
 
 # The differences of a pair, in Spark's SQL.
 DIFFERENCES = "array<struct<what: string, field: string, command: string, first: string>>"
@@ -69,7 +69,8 @@ class Meanings:
         """Return pairs with their ``differences``; those that mean the same have none."""
         both = F.explode(F.array(*PAIR)).alias("global_position")
         positions = pairs.select(both).distinct()
-        messages = lookup(positions)(
+        messages = lookup(
+            positions,
             [self.commands, *self.copies],
             ["category", "global_position", "causation", *_DECODED],
         )
@@ -94,10 +95,11 @@ class Meanings:
             return messages.withColumn("contents", F.lit(None).cast("array<string>"))
         table = pa.table({"corrected": [*given], "given": [*given.values()]})
         corrected = messages.sparkSession.createDataFrame(table)
-        read = lookup(corrected.select(F.col("corrected").alias("global_position")))
-        sent = read([self.commands, *self.copies], ["global_position", "data"]).select(
-            F.col("global_position").alias("corrected"), F.col("data").alias("sent")
-        )
+        sent = lookup(
+            corrected.select(F.col("corrected").alias("global_position")),
+            [self.commands, *self.copies],
+            ["global_position", "data"],
+        ).toDF("corrected", "sent")
         is_copy = F.col("category").isin(*self.copies)
         either = F.array("global_position", F.when(is_copy, F.col("causation")))
         of_messages = (

@@ -149,7 +149,7 @@ class Rows:
         declared = declarations(self.facts.component)
         categories = [declared.command_category, *declared.reservation_categories]
         columns = ["global_position", "type", "version", "content"]
-        contents = self.lookup(_at(rows, "position"))(categories, columns)
+        contents = self.lookup(_at(rows, "position"), categories, columns)
         meant = with_meaning(contents, progress.corrections).select(
             F.col("global_position").alias("position"),
             F.xxhash64("type", F.coalesce("version", F.lit("")), "meant").alias("says"),
@@ -173,7 +173,7 @@ class Rows:
             "version",
             "entity_data",
         ]
-        messages = self.lookup(_at(open_, "grp"))(categories, columns)
+        messages = self.lookup(_at(open_, "grp"), categories, columns)
         if Declaration.of(component).decoded_entities:
             arguments = ("category", "type", "version", "entity_data")
             decoded = entity_streams(self.facts.app, self.facts.app_dir)(*arguments)
@@ -189,8 +189,8 @@ class Rows:
         events = computed(_QUERIES("followers", {"facts": facts, "open": open_}))
         by_group = causes.withColumnRenamed("position", "grp")
         again = _QUERIES("again", {"followers": events}).join(by_group, "grp")
-        ids = self.lookup(_at(again, "position"))(
-            [component.name], ["global_position", "id", "stream_name"]
+        ids = self.lookup(
+            _at(again, "position"), [component.name], ["global_position", "id", "stream_name"]
         ).withColumnRenamed("global_position", "position")
         twice = computed(effects_again(again.join(ids, "position")))
         without_cause = events.join(by_group, "grp", "left_anti")

@@ -48,7 +48,7 @@ class Buckets:
 
     def place(self, time: datetime) -> float:
         """Return where a time is: 0 where the first bucket begins, 1 where the last one ends."""
-        since = (_utc(time) - self.start(0)) / (self.hours * _HOUR)
+        since = (time - self.start(0)) / (self.hours * _HOUR)
         return since / self.count
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Buckets:
 
 def hour_number(time: datetime) -> int:
     """Return how many hours after the beginning of 1970 a time is; without a zone it is UTC."""
-    return (_utc(time) - _EPOCH) // _HOUR
+    return (time - _EPOCH) // _HOUR
 
 
 def time_ticks(buckets: Buckets, most: int) -> Sequence[tuple[float, str]]:
@@ -135,7 +135,3 @@ def _label(time: datetime, by_days: bool) -> str:
     if not by_days:
         return f"{time:%Y}" if time.month == 1 else f"{time:%b}"
     return f"{time.day} {time:%b}" if time.hour == 0 else f"{time:%H:%M}"
-
-
-def _utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time

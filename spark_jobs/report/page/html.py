@@ -50,7 +50,6 @@ class FindingRows:
 def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a report, and the thresholds that it exceeds, as a page."""
     style = _file("page.css")
-    commands = sum(counts.commands for counts in report.categories)
     found = _found(report)
     way, subscribed = flow.stages(report), flow.subscribed_stages(report)
     return (
@@ -62,9 +61,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             policy=content_policy(style),
             verdict=words.verdict(report, reached),
             reached=reached,
-            commands=commands,
             flow=_both(lambda narrow: flow.draw(way, narrow=narrow)) if _flows(way) else None,
-            flow_words=flow.describe(way),
             has_commands=bool(report.categories),
             subscribed_flow=_subscribed_flow(subscribed) if _flows(subscribed) else None,
             latency=_latency_pictures(report.latency),
