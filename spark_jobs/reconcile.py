@@ -37,10 +37,11 @@ from spark_jobs.verdicts.meaning import Meanings
 from spark_jobs.verdicts.rows import Rows
 from spark_jobs.verdicts.verdicts import Judged
 
+# Shows how far a session's jobs are, while a block lasts.
+Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
-def reconcile(
-    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
-) -> Report:
+
+def reconcile(run: Run, watch: Watch | None = None) -> Report:
     """Compare a component's commands with their reservations, and these with the events."""
     with state_of(run) as state, working(run, watch) as (snapshot, spark):
         return in_session(run, snapshot, spark, state)
@@ -54,10 +55,8 @@ def state_of(run: Run) -> AbstractContextManager[StateFolder | None]:
 
 
 @contextmanager
-def working(
-    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
-) -> Iterator[tuple[Snapshot, SparkSession]]:
-    """Open a watched session, and then a snapshot of the store, for a run.
+def session_of(run: Run, watch: Watch | None = None) -> Iterator[SparkSession]:
+    """Open a watched session for a run.
 
     A missing database or schema is reported before Java starts.
     """
@@ -73,9 +72,15 @@ def working(
             app_dir=run.app_dir,
             is_small=is_small,
         ) as spark,
-        exported_snapshot(run.database_url) as snapshot,
         nullcontext() if watch is None else watch(spark),
     ):
+        yield spark
+
+
+@contextmanager
+def working(run: Run, watch: Watch | None = None) -> Iterator[tuple[Snapshot, SparkSession]]:
+    """Open a watched session, and then a snapshot of the store, for a run."""
+    with session_of(run, watch) as spark, exported_snapshot(run.database_url) as snapshot:
         yield snapshot, spark
 
 

@@ -50,7 +50,7 @@ def with_function_keys(
     """Fill in the keys that are functions, and drop the data that they were computed from."""
     if not declaration.by_function:
         return commands
-    made = _streams_of_code(function_key, app, app_dir)
+    made = _of_commands(function_key, app, app_dir)
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)
     ).drop("function_data")
@@ -58,28 +58,36 @@ def with_function_keys(
 
 def former_streams(app: str, app_dir: Path | None) -> Column:
     """Return the streams that the keys of commands with function data named before."""
-    return _streams_of_code(_former_stream, app, app_dir)
+    return _of_commands(_former_stream, app, app_dir)
 
 
-def _streams_of_code(
+def _of_commands(
     stream_of: Callable[[Component, StoredMessage], str | None], app: str, app_dir: Path | None
 ) -> Column:
     """Return what a function gives for each command that has function data."""
 
-    def streams(*columns: pa.Array) -> pa.Array:
+    def made(
+        component: Component, type_: str, version: str | None, stream: str, data: str
+    ) -> str | None:
+        return stream_of(component, stored(type_, version, data, stream))
+
+    return _of_code(made, app, app_dir, "type", "version", "stream_name", "function_data")
+
+
+def _of_code(
+    function: Callable[..., str | None], app: str, app_dir: Path | None, *columns: str
+) -> Column:
+    """Return what a function gives for the component and each row; null where the last is null."""
+
+    def made(*arrays: pa.Array) -> pa.Array:
         component = loaded(app, app_dir)
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        return pa.array(
-            [
-                None if text is None else stream_of(component, stored(type_, version, text, stream))
-                for type_, version, stream, text in rows
-            ],
-            pa.string(),
-        )
+        rows = zip(*(array.to_pylist() for array in arrays), strict=True)
+        found = (None if row[-1] is None else function(component, *row) for row in rows)
+        return pa.array(found, pa.string())
 
     # The stub asks for the kind of function, which Spark infers.
-    made = arrow_udf(streams, "string")  # type: ignore[call-overload]
-    return made("type", "version", "stream_name", "function_data")  # type: ignore[no-any-return]
+    of_columns = arrow_udf(made, "string")  # type: ignore[call-overload]
+    return of_columns(*columns)  # type: ignore[no-any-return]
 
 
 def _former_stream(component: Component, message: StoredMessage) -> str | None:
@@ -141,30 +149,21 @@ def keys(
     return pa.array([None if row[1] is None else key(*row) for row in rows], pa.string())
 
 
-def entity_streams(app: str, app_dir: Path | None) -> Callable[..., Column]:
-    """Return a function of Spark for the stream of a message's entity, if only code can find it.
+def entity_streams(app: str, app_dir: Path | None) -> Column:
+    """Return the streams of messages' entities, where only code can find them.
 
-    It takes the columns ``category``, ``type``, ``version`` and ``entity_data``. The stream is null
-    where the last is, and `ANY` where the code of today cannot tell it.
+    The stream is null where the column ``entity_data`` is, and `ANY` where the code of today cannot
+    tell it.
     """
-
-    def streams(*columns: pa.Array) -> pa.Array:
-        component = loaded(app, app_dir)
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        made = [
-            None if text is None else _entity_stream(component, name, stored(type_, version, text))
-            for name, type_, version, text in rows
-        ]
-        return pa.array(made, pa.string())
-
-    # The stub asks for the kind of function, which Spark infers.
-    return arrow_udf(streams, "string")  # type: ignore[call-overload, no-any-return]
+    return _of_code(_entity_stream, app, app_dir, "category", "type", "version", "entity_data")
 
 
-def _entity_stream(component: Component, category_: str, message: StoredMessage) -> str:
+def _entity_stream(
+    component: Component, category_: str, type_: str, version: str | None, data: str
+) -> str:
     declared = declarations(component).of(category_)
     try:
-        return declared.entity_stream(declared.types.decode(message))
+        return declared.entity_stream(declared.types.decode(stored(type_, version, data)))
     except Exception:  # noqa: BLE001  it may have been handled by other code than today's
         return ANY
 

@@ -2,17 +2,14 @@
 
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from reservation.errors import DatabaseUnavailableError, ReservationError
 from spark_jobs.follow.rounds import Audience, Follower
+from spark_jobs.reconcile import Watch, session_of
 from spark_jobs.run import Run, judged_by
 from spark_jobs.session.failure import reason
-from spark_jobs.session.session import spark_session
-from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.state import folder as stored_state
 
 # Seconds between the end of a round and the next.
@@ -23,7 +20,7 @@ def follow(
     run: Run,
     audience: Audience,
     wait: Callable[[float], bool],
-    watch: Callable[[SparkSession], AbstractContextManager[None]],
+    watch: Watch,
 ) -> Follower:
     """Follow a component until the process has to stop.
 
@@ -31,25 +28,12 @@ def follow(
     round is started again; a second failure ends the follower.
     """
     with ExitStack() as opened:
-        with exported_snapshot(run.database_url) as snapshot:
-            # A missing database or schema is reported before Java starts.
-            is_small = snapshot.is_small()
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
         name, declaration = run.component.name, judged_by(run)
         state = opened.enter_context(stored_state.open_state(folder, name, declaration))
-        spark = opened.enter_context(
-            spark_session(
-                run.database_url,
-                master=run.master,
-                conf=run.conf,
-                app=run.app,
-                app_dir=run.app_dir,
-                is_small=is_small,
-            )
-        )
-        opened.enter_context(watch(spark))
+        spark = opened.enter_context(session_of(run, watch))
         follower = Follower(run, state, spark, audience)
         audience.began(follower)
         _repeat_rounds(follower, audience, wait)

@@ -8,17 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from reservation.declaration.table import declarations
 from spark_jobs.facts.codes import Codes
 from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.source.columns import schema
+from spark_jobs.source.options import arrow_schema
 
-_SCHEMA = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("is_letter", pa.bool_()),
-        ("is_recorded", pa.bool_()),
-        ("is_corrected", pa.bool_()),
-        ("is_discarded", pa.bool_()),
-    ]
-)
-_TYPES = "position bigint, " + ", ".join(f"{name} boolean" for name in _SCHEMA.names[1:])
+_TYPES = {
+    "position": "bigint",
+    **dict.fromkeys(("is_letter", "is_recorded", "is_corrected", "is_discarded"), "boolean"),
+}
 
 
 def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
@@ -33,7 +29,8 @@ def states_of(spark: SparkSession, progress: Progress) -> DataFrame:
     states = (letters, recorded, corrected, discarded)
     columns = [positions, *([position in state for position in positions] for state in states)]
     # Spark Connect has to know the types where there are none.
-    return spark.createDataFrame(pa.table(columns, schema=_SCHEMA), _TYPES)
+    table = pa.table(columns, schema=arrow_schema(_TYPES))
+    return spark.createDataFrame(table, schema(_TYPES))
 
 
 def was_read(codes: Codes, consumed: Mapping[str, Consumed]) -> str:

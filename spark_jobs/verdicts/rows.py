@@ -175,9 +175,7 @@ class Rows:
         ]
         messages = self.lookup(_at(open_, "grp"), categories, columns)
         if Declaration.of(component).decoded_entities:
-            arguments = ("category", "type", "version", "entity_data")
-            decoded = entity_streams(self.facts.app, self.facts.app_dir)(*arguments)
-            entity = F.coalesce(decoded, entity)
+            entity = F.coalesce(entity_streams(self.facts.app, self.facts.app_dir), entity)
         causes = computed(
             messages.select(
                 F.col("global_position").alias("position"),

@@ -1,7 +1,7 @@
 """Spark's progress, in numbers of its tasks, and on a terminal while it works."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.status import Status
 
 from spark_jobs.common.concurrency import in_background
+from spark_jobs.reconcile import Watch
 
 _SECONDS = 0.3
-
-Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
