@@ -97,7 +97,7 @@ class Snapshot:
             self._held = timedelta(seconds=time.monotonic() - self._since)
         return self._held
 
-    def _rows(self, query: str, values: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    def _rows(self, query: str, values: Mapping[str, Any]) -> list[Any]:
         with translated():
             return self._connection.execute(_QUERIES[query], values).fetchall()
 
