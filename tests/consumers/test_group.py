@@ -1,6 +1,7 @@
 """Processes that share a category: the partition of a stream, and what is logged of them."""
 
 import hashlib
+from itertools import chain
 
 import pytest
 from hypothesis import example, given, settings
@@ -81,6 +82,8 @@ def test_each_log_event_of_a_member_has_its_partitions(connection, store, databa
             log.wait_for("consumer_started", **of, partitions=[2, 3])
         assert log.named("consumer_stopped", **of, partitions=[2, 3])
         log.wait_for("partitions_taken", **of, partitions=[0, 1, 2, 3])
+        taken = [one["taken"] for one in log.named("partitions_taken", **of)]
+        assert sorted(chain.from_iterable(taken)) == [2, 3]  # in one step or two
     assert not any("part" in one for one in log.events)
     connection.execute("UPDATE reservation.moves SET position = 0 WHERE partition = 2")
     drain(connection)
