@@ -162,6 +162,12 @@ def test_the_json_is_as_its_schema_says(name):
         checker.validate({key: value for key, value in document.items() if key != "events"})
 
 
+@pytest.mark.parametrize("name", thresholds.NAMES)
+def test_whatever_has_a_threshold_is_counted(name):
+    """No name counts as 0 because no field is called so."""
+    assert thresholds.reached(REPORTS["everything"], thresholds.parse(name))
+
+
 def test_the_json_has_what_was_counted():
     """The JSON has all counts under the documented names."""
     document = rendered(as_json, REPORTS["everything"])
