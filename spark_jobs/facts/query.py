@@ -141,10 +141,10 @@ _MADE = (
 
 @dataclass(frozen=True, slots=True)
 class PassFactsQuery(CategoryQuery):
-    """The facts of passes: of the messages of a category that were handled, and nothing followed.
+    """The facts of passes: messages of a category that were handled, and that no event followed.
 
-    A pass (`reservation.idempotence.passes`) is a fact that follows its message, at the negative of
-    the message's global position, where no message is.
+    The fact of a pass (`reservation.idempotence.passes`) follows the message. Its position is the
+    negative of the message's global position, where no message is.
 
     Attributes:
         consumer: the component's name.

@@ -86,10 +86,9 @@ class Facts:
         subscribed = declarations(self.component).subscribed_categories
         if not (subscribed and self.snapshot.has_positions):
             return None
-        names = [*columns, *self._of_code(columns)]
-        declaration = Declaration.of(self.component)
+        declaration, consumer = Declaration.of(self.component), self.component.name
         queries = [
-            PassFactsQuery(one, names, declaration, consumer=self.component.name)
+            PassFactsQuery(one, self._read(columns), declaration, consumer=consumer)
             for one in subscribed
         ]
         return self._parts(queries, columns, after or {}, {})
@@ -164,6 +163,10 @@ class Facts:
         made = partial(_finished, read, arrow_schema(types), self.app, self.app_dir, self.seed)
         return rows.mapInArrow(made if self._of_code(columns) else read, schema(types))
 
+    def _read(self, columns: Sequence[str]) -> list[str]:
+        """Return what is read for columns."""
+        return [*columns, *self._of_code(columns)]
+
     def _of_code(self, columns: Sequence[str]) -> list[str]:
         """Return what is read for keys that only the component's own code makes."""
         by_function = Declaration.of(self.component).by_function
@@ -171,10 +174,10 @@ class Facts:
 
     def _arrow(self, columns: Sequence[str]) -> pa.Schema:
         types = {**FACT, **OF_CODE}
-        return arrow_schema({name: types[name] for name in [*columns, *self._of_code(columns)]})
+        return arrow_schema({name: types[name] for name in self._read(columns)})
 
     def _queries(self, columns: Sequence[str]) -> list[FactsQuery]:
-        names = [*columns, *self._of_code(columns)]
+        names = self._read(columns)
         codes, declaration = Codes.of(self.component), Declaration.of(self.component)
         return [
             FactsQuery(

@@ -131,13 +131,13 @@ class Follower:
         lasts = persistence.summed_up(noted, name)
         state_step.merge_folders()
         # No Spark job runs between the report and the commit, which could fail.
-        reported: Counter[bool] = Counter()
+        told: Counter[bool] = Counter()  # by whether it is mended
         for event in persistence.events(due, now, decisions):
             self._audience.happened(event)
-            reported[event.is_mended] += 1
+            told[event.is_mended] += 1
         state_step.commit(lasts)
-        self.reported += reported[False]
-        self.mended += reported[True]
+        self.reported += told[False]
+        self.mended += told[True]
 
     def _noted(self, folder: str) -> DataFrame:
         return step.rows_in(self._state, self._spark, folder)

@@ -59,6 +59,27 @@ def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(follow,
     assert (rounds.follower.reported, rounds.follower.mended) == (1, 1)
 
 
+def test_lines_are_in_the_order_of_the_log_and_name_what_differs(follow, store, connection):
+    """What is settled comes after what is new."""
+    store.write([open_(), deposit("d1"), deposit("d1", amount="99")], COMMANDS)
+    drain(connection)
+    orphan(store, "o1")
+    orphan(store, "o2")
+
+    def change(rounds):
+        store.write(deposit("o1"), COMMANDS)
+        orphan(store, "o3")
+
+    rounds = follow(change)
+    first_round, second_round = rounds.findings[:3], rounds.findings[3:]
+    assert first_round == [(False, "conflict"), (False, "orphan"), (False, "orphan")]
+    assert second_round == [(False, "orphan"), (True, "orphan")]
+    conflict, first, second, _, settled = (event.violation for event in rounds.told)
+    assert first.global_position < second.global_position
+    assert settled == first
+    assert [(one.what, one.field) for one in conflict.differences] == [("field", "amount")]
+
+
 def test_a_restart_goes_on_with_what_was_seen_and_reported(
     follow, store, connection, reconcile, tmp_path
 ):
